@@ -20,7 +20,7 @@ function(belay_core name)
   endif()
   string(MAKE_C_IDENTIFIER "${name}" file)
   set(sources "")
-  foreach(part RANGE 1 11)  # of source.hpp, compiled side by side
+  foreach(part RANGE 1 14)  # of source.hpp, compiled side by side
     set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}_${part}.cpp")
     file(CONFIGURE OUTPUT "${source}" CONTENT "#define BELAY_SOURCE_PART ${part}\n#include \"belay/source.hpp\"\n" @ONLY)
     list(APPEND sources "${source}")

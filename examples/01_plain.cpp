@@ -11,6 +11,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/belay.hpp"
 #include "model/mixtral.hpp"
+#include "model/products.hpp"
 #include "train_moe/corpus.hpp"
 
 namespace {
@@ -33,7 +34,7 @@ void forward_and_backward(const auto& scope, auto& net, const auto& tokens, cons
   std::move(x0).backward(grad);
 }
 
-void train(belay::rank& rank, auto& run, std::size_t steps, const train_moe::corpus& text) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps, const train_moe::corpus& text) {
   belay::mesh mesh{rank, {}};
   const model::mixtral_config config = model::tiny();
   const std::size_t k = config.experts_per_token, rows = sequences * length * k;  // all may go to one rank
@@ -67,11 +68,9 @@ int main(int argc, char** argv) try {
   model::one_thread_per_product();
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
   if (steps == 0) return std::fprintf(stderr, "01_plain [STEPS] [FILE]: at least one step\n"), 2;
-  if (steps == 0) throw belay::input_error("STEPS must be a whole number, at least 1");
   const auto text = train_moe::corpus::from(argc > 2 ? argv[2] : "", BELAY_SOURCE_DIR);
-  belay::launch<model::host_kit>(belay::host::world{1},
-                                 [&](belay::rank& rank, auto& run) { train(rank, run, steps, text); },
-                                 {.explain_faults = belay::fault_explanation::by_handler});
+  belay::launch(belay::host::world{1}, [&](belay::rank& rank, belay::run& run) { train(rank, run, steps, text); },
+                {.products = model::products(), .explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "01_plain: %s\n", belay::printable_what(error).c_str());
   return 1;

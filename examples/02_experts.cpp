@@ -15,6 +15,7 @@
 #include "belay/belay.hpp"
 #include "model/cross_entropy.hpp"
 #include "model/mixtral.hpp"
+#include "model/products.hpp"
 
 namespace {
 constexpr std::size_t sequences = 4, length = 32;
@@ -31,7 +32,7 @@ void forward_and_backward(const auto& step, auto& net, tokens_view tokens, token
   std::move(embedded).backward(grad);
 }
 
-void train(belay::rank& rank, auto& run, std::size_t steps) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps) {
   belay::mesh mesh{rank, {.expert = rank.size()}};
   model::mixtral_config config;
   config.layers = 1;
@@ -75,8 +76,8 @@ int main(int argc, char** argv) try {
   model::one_thread_per_product();
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
   if (steps == 0) return std::fprintf(stderr, "02_experts [STEPS]: at least one step\n"), 2;
-  belay::launch<model::host_kit>(belay::host::world{2}, [&](belay::rank& rank, auto& run) { train(rank, run, steps); },
-                                 {.explain_faults = belay::fault_explanation::by_handler});
+  belay::launch(belay::host::world{2}, [&](belay::rank& rank, belay::run& run) { train(rank, run, steps); },
+                {.products = model::products(), .explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "02_experts: %s\n", belay::printable_what(error).c_str());
   return 1;

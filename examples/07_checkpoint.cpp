@@ -58,8 +58,8 @@ void train(belay::rank& rank, belay::run& run, const std::string& folder, std::s
   for (const belay::file_error& each : from.left) std::fprintf(stderr, "%s\n", each.what());
 
   const std::size_t own = micro_batches / static_cast<std::size_t>(rank.size());
-  auto x = run.template lease<float>(belay::tier::host, rows * width, "inputs");
-  auto target = run.template lease<float>(belay::tier::host, rows * width, "targets");
+  auto x = run.lease<float>(belay::tier::host, rows * width, "inputs");
+  auto target = run.lease<float>(belay::tier::host, rows * width, "targets");
   const belay::view<const float, 2> inputs{x.data(), {rows, width}}, targets{target.data(), {rows, width}};
   for (const std::size_t number : run.steps(steps, from.step)) {
     belay::step step{run.engine(), store, saved};  // "mine is written" joins its vote

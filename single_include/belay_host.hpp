@@ -9751,16 +9751,7 @@ struct obligation {
 
   /// "saved activation of layer 5 'head' (micro-batch 3, 4x128x256, holds 1048576 bytes) opened at train.cpp:88: its
   /// backward was never called"
-  [[nodiscard]] std::string text() const {
-    std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
-                      "' (micro-batch " + std::to_string(micro_batch) + ", ";
-    for (std::uint8_t axis = 0; axis < rank; ++axis) {
-      if (axis > 0) out += 'x';
-      out += std::to_string(shape[axis]);
-    }
-    if (rank > 0) out += ", ";
-    return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
-  }
+  [[nodiscard]] std::string text() const;
 };
 
 /// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
@@ -9852,9 +9843,7 @@ class ledger {
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
 
   /// The open obligations, one per line, at most `lines` of them.
-  [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    return list(lines, open_, [](const obligation_slot&) { return true; });
-  }
+  [[nodiscard]] std::string text(std::size_t lines = 16) const;
 
   /// Calls `visit(const obligation&)` for each open entry.
   template <class Visitor>
@@ -9883,18 +9872,8 @@ class ledger {
   };
 
   // Of `count` open ones that are wanted.
-  template <class Wanted>
-  [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
-    std::string out;
-    std::size_t printed = 0;
-    for (const obligation_slot& slot : entries_) {
-      if (!slot.is_open() || !wanted(slot)) continue;
-      if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
-      out += "  " + slot.what.text() + "\n";
-      ++printed;
-    }
-    return out;
-  }
+  [[nodiscard]] std::string list(std::size_t lines, std::size_t count,
+                                 function_ref<bool(const obligation_slot&)> wanted) const;
 
   std::vector<obligation_slot> entries_;
   std::uint32_t free_ = none;
@@ -9914,6 +9893,34 @@ BELAY_DECL open_obligations::open_obligations(const std::string& list, std::size
     : usage_error(std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list,
                   at),
       count_(count) {}
+
+BELAY_DECL std::string obligation::text() const {
+  std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
+                    "' (micro-batch " + std::to_string(micro_batch) + ", ";
+  for (std::uint8_t axis = 0; axis < rank; ++axis) {
+    if (axis > 0) out += 'x';
+    out += std::to_string(shape[axis]);
+  }
+  if (rank > 0) out += ", ";
+  return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
+}
+
+BELAY_DECL std::string ledger::text(std::size_t lines) const {
+  return list(lines, open_, [](const obligation_slot&) { return true; });
+}
+
+BELAY_DECL std::string ledger::list(std::size_t lines, std::size_t count,
+                                    function_ref<bool(const obligation_slot&)> wanted) const {
+  std::string out;
+  std::size_t printed = 0;
+  for (const obligation_slot& slot : entries_) {
+    if (!slot.is_open() || !wanted(slot)) continue;
+    if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
+    out += "  " + slot.what.text() + "\n";
+    ++printed;
+  }
+  return out;
+}
 
 BELAY_DECL std::string ledger::lost_text() const {
   std::size_t count = 0;
@@ -11141,12 +11148,13 @@ class copy_stream {
   [[nodiscard]] static std::uint64_t now() noexcept {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
-  static constexpr auto wait_of = [](auto& waiting, const stream_event& mark, where at) {
+  template <class Waiting>
+  static void wait_of(Waiting& waiting, const stream_event& mark, where at) {
     if constexpr (requires { waiting.wait(mark, at); })
       waiting.wait(mark, at);
     else
       waiting.wait(mark);
-  };
+  }
 
   clocks times_;
   Stream stream_;  // after what its work points to
@@ -12014,8 +12022,8 @@ static_assert(clocked_stream<host_stream>);
 // ---- belay/device/kit.hpp
 //
 // A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
-// their frame. `host_kit` computes on a stream of this processor, with the products of its policy; `rehearsal_kit` does
-// nothing.
+// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given;
+// `rehearsal_kit` does nothing.
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
@@ -12514,15 +12522,34 @@ struct silu_gate_again_backward {
 // readings share one loop, and multiplied by a tile that fits the registers. Operands that are narrower than c are
 // converted as they are packed.
 //
-//   belay::kernel::blocked_products::product<float>(c, a, belay::transposed(b), 1, 0);  // c = a b^T
+//   belay::kernel::blocked_product<float>::run(c, a, belay::transposed(b), 1, 0);  // c = a b^T
 //
 // And products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float
 // over the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in
 // memory that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
 // shapes.
 //
-//   using products = belay::kernel::blocked_products;
-//   belay::kernel::mixed_product<products>(c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//   belay::kernel::mixed_product({}, c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//
+// A program with a BLAS names its functions, and they serve all products: `belay::host_products`.
+
+namespace belay::inline BELAY_ABI {
+
+/// The functions that multiply matrices on the host, of `floats` and of `doubles`: c = alpha a b + beta c, where the
+/// old c is not read if beta is 0. They are called with no empty matrix, from any thread. Without a function the
+/// library's blocked loop multiplies, which also reads operands that are narrower than c; a function gets those as
+/// panels of floats. All ranks name the same functions, or sums differ in their last bits.
+///
+///   belay::launch(world, body, {.products = {my_sgemm, my_dgemm}});
+struct host_products {
+  template <class T>
+  using function = void(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta);
+
+  function<float>* floats = nullptr;
+  function<double>* doubles = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -12710,26 +12737,20 @@ class blocked_product {
   static void store(T* to, vector values) noexcept { __builtin_memcpy(to, &values, sizeof values); }
 };
 
-/// The products of a kit that has no BLAS. A policy of one's own has the same function.
-struct blocked_products {
-  /// c = alpha a b + beta c. With beta 0 the old c is not read.
-  template <class T>
-  static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
-    blocked_product<T>::run(c, a, b, alpha, beta);
+/// c = alpha a b + beta c, of floats or doubles, by `by`. With beta 0 the old c is not read. No operand is empty.
+template <real T>
+void product(const host_products& by, operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (by.floats != nullptr) return by.floats(c, a, b, alpha, beta);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (by.doubles != nullptr) return by.doubles(c, a, b, alpha, beta);
   }
-  /// c = alpha a b + beta c, where a or b is narrower than c. With beta 0 the old c is not read.
-  template <class T, class A, class B>
-  requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
-                                                                               operand<const B> b, T alpha,
-                                                                               T beta) noexcept {
-    blocked_product<T, A, B>::run(c, a, b, alpha, beta);
-  }
-};
+  blocked_product<T>::run(c, a, b, alpha, beta);
+}
 
 /// Operands that a mixed product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands =
-    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
     std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
@@ -12751,12 +12772,6 @@ struct mixed_panels {
 };
 static_assert(sizeof(mixed_panels) == mixed_tile::bytes);
 
-/// Whether a policy of products reads narrower operands itself.
-template <class Products, class Number, class A, class B>
-concept reads_operands = requires(operand<Number> c, operand<const A> a, operand<const B> b, Number scalar) {
-  Products::product(c, a, b, scalar, scalar);
-};
-
 /// `count` rows of a matrix as it is read, or columns.
 template <class T>
 [[nodiscard]] constexpr operand<T> rows_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
@@ -12776,13 +12791,14 @@ template <class Number, class T>
   return {memory, x.rows, x.columns, x.columns, x.as};
 }
 
-/// c = alpha a b + beta c for a c of floats: by the products themselves, or panel by panel.
-template <class Products, stored_real A, stored_real B>
-void wide_product(operand<float> c, operand<const A> a, operand<const B> b, float alpha, float beta,
-                  mixed_panels& panels) {
-  if constexpr (reads_operands<Products, float, A, B>) {
-    Products::product(c, a, b, alpha, beta);
+/// c = alpha a b + beta c for a c of floats: by the blocked loop, or panel by panel by what multiplies floats.
+template <stored_real A, stored_real B>
+void wide_product(const host_products& by, operand<float> c, operand<const A> a, operand<const B> b, float alpha,
+                  float beta, mixed_panels& panels) {
+  if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
+    return product<float>(by, c, a, b, alpha, beta);
   } else {
+    if (by.floats == nullptr) return blocked_product<float, A, B>::run(c, a, b, alpha, beta);
     const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = least(mixed_tile::columns, c.columns - column);
@@ -12792,8 +12808,7 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
         for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
           const std::size_t rows = least(mixed_tile::rows, c.rows - row);
           const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
-          Products::product(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha,
-                            k == 0 ? beta : 1.0F);
+          by.floats(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F);
         }
       }
     }
@@ -12802,22 +12817,22 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
 
 /// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
 /// it returns.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta, mixed_panels& panels) {
+template <class C, class A, class B>
+requires mixed_operands<C, A, B>
+void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                   compute_type_t<C> alpha, compute_type_t<C> beta, mixed_panels& panels) {
   using number = compute_type_t<C>;
   static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
   if constexpr (real<C>) {
-    wide_product<Products, A, B>(c, a, b, alpha, beta, panels);
+    wide_product<A, B>(by, c, a, b, alpha, beta, panels);
   } else {
     number* const sums = panels.sums;
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
       for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
         const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<Products, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                                     columns_as_read(b, column, columns), alpha, 0, panels);
+        wide_product<A, B>(by, {sums, rows, columns, columns}, rows_as_read(a, row, rows),
+                           columns_as_read(b, column, columns), alpha, 0, panels);
         const operand<C> out = c.row_range(row, rows).column_range(column, columns);
         for (std::size_t i = 0; i < rows; ++i) {
           number* const from = sums + i * columns;
@@ -12829,12 +12844,12 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
   }
 }
 /// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta) {
+template <class C, class A, class B>
+requires mixed_operands<C, A, B>
+void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                   compute_type_t<C> alpha, compute_type_t<C> beta) {
   mixed_panels panels;
-  mixed_product<Products>(c, a, b, alpha, beta, panels);
+  mixed_product(by, c, a, b, alpha, beta, panels);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel
@@ -13028,19 +13043,15 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
   kit.select(values, places, count);
 };
 
-/// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
-template <class P>
-concept host_products = requires(operand<float> c, operand<const float> a, operand<double> d, operand<const double> b) {
-  P::product(c, a, a, 1.0F, 0.0F);
-  P::product(d, b, b, 1.0, 0.0);
-};
+/// A kit whose products are made by functions that a program names.
+template <class K>
+concept takes_products = requires(K& kit, const host_products& products) { kit.use_products(products); };
 
 /// Computes on this processor: at once, or as the settings of its stream say.
-template <host_products Products = kernel::blocked_products, stream Stream = host_stream>
+template <stream Stream = host_stream>
 class host_kit {
  public:
   using stream_type = Stream;
-  using products_type = Products;
   /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
 
@@ -13063,41 +13074,51 @@ class host_kit {
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, panels = panels_] { multiply<T, T, T>(c, a, b, alpha, beta, panels); });
+    stream_.run([=, by = products_, panels = panels_] { multiply<T, T, T>(by, c, a, b, alpha, beta, panels); });
   }
   /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply<C, A, B>(c, a, b, alpha, beta, panels); });
+    stream_.run([=, by = products_, panels = panels_] { multiply<C, A, B>(by, c, a, b, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
                const kernel::findings_note& found = {}) {
-    stream_.run([=, panels = panels_] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_rows<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_rows<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
                const kernel::findings_note& found = {}) {
-    stream_.run([=, panels = panels_] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_stack<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_stack<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
+  /// Products that are queued from now on are made by `products`.
+  void use_products(const host_products& products) noexcept { products_ = products; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
     return panels_ == nullptr && !multiplies_mixed_ ? 0 : sizeof *panels_;
   }
@@ -13110,36 +13131,37 @@ class host_kit {
 
  private:
   template <class C, class A, class B>
-  static void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                       compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
+  static void multiply(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                       compute_type_t<C> alpha, compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
     using number = compute_type_t<C>;
     if (c.rows == 0 || c.columns == 0) return;
     if (a.width() != 0) {
       if constexpr (!kernel::mixed_operands<C, A, B>)
-        return Products::product(c, a, b, alpha, beta);
+        return kernel::product<C>(by, c, a, b, alpha, beta);
       else if (panels != nullptr)
-        return kernel::mixed_product<Products>(c, a, b, alpha, beta, *panels);
+        return kernel::mixed_product(by, c, a, b, alpha, beta, *panels);
       else
-        return kernel::mixed_product<Products>(c, a, b, alpha, beta);
+        return kernel::mixed_product(by, c, a, b, alpha, beta);
     }
     for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
       for (C& x : std::span<C>(c.row(row), c.columns))
         x = beta == number(0) ? C{} : static_cast<C>(beta * static_cast<number>(x));
   }
   template <class C, class A, class B, class Index>
-  static void multiply_rows(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-                            compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
-                            const kernel::findings_note& found) {
+  static void multiply_rows(const host_products& by, operand<C> c, operand<const A> a, operand_stack<const B> b,
+                            view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
+                            kernel::mixed_panels* panels, const kernel::findings_note& found) {
     each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
+      multiply<C, A, B>(by, c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
     });
   }
   template <class C, class A, class B, class Index>
-  static void multiply_stack(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-                             compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
-                             const kernel::findings_note& found) {
+  static void multiply_stack(const host_products& by, operand_stack<C> c, operand<const A> a, operand<const B> b,
+                             view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
+                             kernel::mixed_panels* panels, const kernel::findings_note& found) {
     each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta, panels);
+      multiply<C, A, B>(by, c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta,
+                        panels);
     });
   }
   template <class Index, class Visit>
@@ -13164,6 +13186,7 @@ class host_kit {
   void note_mixed() noexcept { multiplies_mixed_ = true; }
 
   stream_type stream_;
+  host_products products_;
   kernel::mixed_panels* panels_ = nullptr;
   bool multiplies_mixed_ = false;  // in a rehearsal
 };
@@ -16267,10 +16290,7 @@ class parameter_base {
   [[nodiscard]] parameter_values<const T> values() const noexcept { return {value_, local_shape()}; }
 
   /// Calls `visit(global_offset, local_offset, count)` for every contiguous run of the local part, in order.
-  template <class Visit>
-  void each_run(Visit&& visit) const {
-    each_common_run(whole_box(spec_.shape.extents()), box_, visit);
-  }
+  void each_run(function_ref<void(std::size_t, std::size_t, std::size_t)> visit) const;
 
   /// Whether this rank keeps ranges of the local part only, the others being on its peers.
   [[nodiscard]] bool divided() const noexcept { return divided_; }
@@ -16291,78 +16311,23 @@ class parameter_base {
 
   /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order. One
   /// that is in a file or on a device comes in pieces, and goes back as `visit` leaves it.
-  template <class Visit>
-  void each_kept(Visit&& visit) const {
-    each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
-  }
+  void each_kept(function_ref<void(std::size_t, std::span<T>)> visit) const;
   /// Calls `visit(held_range)` for the same ranges, wherever they lie.
-  template <class Visit>
-  void each_kept_range(Visit&& visit) const {
-    if (!divided_) {
-      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
-      return;
-    }
-    for (const held_range<T>& range : held_)
-      if (range.count > 0) visit(range);
-  }
+  void each_kept_range(function_ref<void(const held_range<T>&)> visit) const;
   /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
-  template <class Visit>
-  void each_held(Visit&& visit) const {
-    each_kept([&](std::size_t first, std::span<T> kept) {
-      each_run([&](std::size_t global, std::size_t local, std::size_t count) {
-        const std::size_t begin = first > local ? first : local;
-        const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
-        if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));
-      });
-    });
-  }
+  void each_held(function_ref<void(std::size_t, std::span<T>)> visit) const;
 
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
-  void initialise(std::uint64_t seed, where at = where::current()) {
-    if (spec_.first_values.how() == initial::initializer::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
-    fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
-  }
+  void initialise(std::uint64_t seed, where at = where::current());
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
-  template <class Filler>
-    requires std::invocable<Filler&, std::size_t, std::span<T>>
-  void fill(Filler&& filler, where at = where::current()) {
-    if (value_ == nullptr && !divided_ && local_size() != 0)
-      throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
-    each_held(filler);
-  }
+  void fill(function_ref<void(std::size_t, std::span<T>)> filler, where at = where::current());
 
  protected:
   /// `box_of(shape)` is the box held here, asked once the entries fit the shape.
-  template <class BoxOf>
-  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut, const BoxOf& box_of,
-                 where at)
-      : spec_(std::move(spec)), cut_(cut) {
-    if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
-    const std::size_t rank = spec_.shape.rank();
-    for (const placement_entry& each : entries)
-      if (each.cuts() && each.dimension >= rank)
-        throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
-                              " dimensions cannot be cut along dimension " + std::to_string(each.dimension),
-                          at);
-    const auto words = [&] {
-      return "parameter " + name() + ": " + shape_text(spec_.shape.extents()) + " elements of " +
-             std::to_string(sizeof(T)) + " bytes are";
-    };
-    static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
-    if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
-      throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
-                            " tensors, and dimension 1 cannot be cut into as many equal parts",
-                        at);
-    const tensor_box whole = whole_box(spec_.shape.extents());
-    box_ = box_of(std::as_const(spec_.shape));
-    if (!lies_in(box_, whole))
-      throw usage_error("parameter " + name() + ": box " + box_.text() + " lies outside of " + whole.text(), at);
-    local_shape_ = spec_.shape;
-    for (std::size_t d = 0; d < rank; ++d) local_shape_ = local_shape_.with(d, box_.sides[d].count());
-  }
+  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+                 function_ref<tensor_box(const parameter_shape&)> box_of, where at);
   ~parameter_base() = default;
   parameter_base(const parameter_base&) = delete;
   parameter_base& operator=(const parameter_base&) = delete;
@@ -16523,12 +16488,85 @@ struct layer_learning {
 };
 /// Of a layer that says itself whether it learns.
 template <class Layer>
-requires learning<typename Layer::learning_type>
+  requires learning<typename Layer::learning_type>
 struct layer_learning<Layer> {
   using type = typename Layer::learning_type;
 };
 template <class Layer>
 using layer_learning_t = typename layer_learning<Layer>::type;
+
+template <class T>
+void parameter_base<T>::each_run(function_ref<void(std::size_t, std::size_t, std::size_t)> visit) const {
+  each_common_run(whole_box(spec_.shape.extents()), box_, visit);
+}
+
+template <class T>
+void parameter_base<T>::each_kept(function_ref<void(std::size_t, std::span<T>)> visit) const {
+  each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
+}
+
+template <class T>
+void parameter_base<T>::each_kept_range(function_ref<void(const held_range<T>&)> visit) const {
+  if (!divided_) {
+    if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
+    return;
+  }
+  for (const held_range<T>& range : held_)
+    if (range.count > 0) visit(range);
+}
+
+template <class T>
+void parameter_base<T>::each_held(function_ref<void(std::size_t, std::span<T>)> visit) const {
+  each_kept([&](std::size_t first, std::span<T> kept) {
+    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      const std::size_t begin = first > local ? first : local;
+      const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
+      if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));
+    });
+  });
+}
+
+template <class T>
+void parameter_base<T>::initialise(std::uint64_t seed, where at) {
+  if (spec_.first_values.how() == initial::initializer::filled)
+    throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
+  fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
+}
+
+template <class T>
+void parameter_base<T>::fill(function_ref<void(std::size_t, std::span<T>)> filler, where at) {
+  if (value_ == nullptr && !divided_ && local_size() != 0)
+    throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
+  each_held(filler);
+}
+
+template <class T>
+parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+                                  function_ref<tensor_box(const parameter_shape&)> box_of, where at)
+    : spec_(std::move(spec)), cut_(cut) {
+  if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
+  const std::size_t rank = spec_.shape.rank();
+  for (const placement_entry& each : entries)
+    if (each.cuts() && each.dimension >= rank)
+      throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
+                            " dimensions cannot be cut along dimension " + std::to_string(each.dimension),
+                        at);
+  const auto words = [&] {
+    return "parameter " + name() + ": " + shape_text(spec_.shape.extents()) + " elements of " +
+           std::to_string(sizeof(T)) + " bytes are";
+  };
+  static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
+  if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
+    throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
+                          " tensors, and dimension 1 cannot be cut into as many equal parts",
+                      at);
+  const tensor_box whole = whole_box(spec_.shape.extents());
+  box_ = box_of(spec_.shape);
+  if (!lies_in(box_, whole))
+    throw usage_error("parameter " + name() + ": box " + box_.text() + " lies outside of " + whole.text(), at);
+  local_shape_ = spec_.shape;
+  for (std::size_t d = 0; d < rank; ++d) local_shape_ = local_shape_.with(d, box_.sides[d].count());
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -16579,18 +16617,7 @@ class reached_values {
 
   /// The shards of a bucket that the ranks `group` of the world divide, who are among these.
   [[nodiscard]] std::shared_ptr<const reached_shards<T>> of(std::size_t bucket, std::span<const int> group,
-                                                            std::shared_ptr<const void> layout) const {
-    auto out = std::make_shared<reached_shards<T>>();
-    for (const int member : group) {
-      const auto found = std::find(members_.begin(), members_.end(), member);
-      const auto number = static_cast<std::size_t>(found - members_.begin());
-      const bucket_places::bucket_location& place = places_[number][bucket];
-      const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
-      out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
-    }
-    out->layout = std::move(layout);
-    return out;
-  }
+                                                            std::shared_ptr<const void> layout) const;
 
  private:
   std::vector<int> members_;
@@ -16616,6 +16643,21 @@ struct gathered_bucket {
   std::shared_ptr<const reached_shards<T>> reached = nullptr;  // null: its ranks gather together
   file_shards* file = nullptr;                                 // where the shard is in one
 };
+
+template <class T>
+std::shared_ptr<const reached_shards<T>> reached_values<T>::of(std::size_t bucket, std::span<const int> group,
+                                                               std::shared_ptr<const void> layout) const {
+  auto out = std::make_shared<reached_shards<T>>();
+  for (const int member : group) {
+    const auto found = std::find(members_.begin(), members_.end(), member);
+    const auto number = static_cast<std::size_t>(found - members_.begin());
+    const bucket_places::bucket_location& place = places_[number][bucket];
+    const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
+    out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
+  }
+  out->layout = std::move(layout);
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -18119,41 +18161,52 @@ class rank_comparison {
   /// "rank 1: 10; ranks 0, 2: 30": the first word in which ranks differ. They are ranks of the world where the group
   /// knows these.
   template <class Group>
-  [[nodiscard]] std::string text(const Group& group) const {
-    return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
-  }
+  [[nodiscard]] std::string text(const Group& group) const;
   /// "rank 1 and ranks 0, 2", without the words, for hashes.
   template <class Group>
-  [[nodiscard]] std::string ranks(const Group& group) const {
-    return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
-  }
+  [[nodiscard]] std::string ranks(const Group& group) const;
 
  private:
-  template <class Group, class Describe>
-  [[nodiscard]] std::string each_word(const Group& group, Describe describe, const char* between) const {
-    std::vector<int> numbers(static_cast<std::size_t>(group.size()));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    if constexpr (requires { group.members(); }) numbers.assign(group.members().begin(), group.members().end());
-    std::string out;
-    std::vector<bool> listed(numbers.size());
-    for (std::size_t r = 0; r < numbers.size(); ++r) {
-      const std::uint64_t word = words_[r * count_ + first_];
-      if (listed[r] || word == abstains) continue;
-      std::vector<int> agreeing;
-      for (std::size_t other = r; other < numbers.size(); ++other) {
-        if (words_[other * count_ + first_] != word) continue;
-        listed[other] = true;
-        agreeing.push_back(numbers[other]);
-      }
-      out += (out.empty() ? "" : between) + ranks_text(agreeing) + describe(word);
-    }
-    return out;
-  }
+  template <class Group>
+  [[nodiscard]] std::string each_word(const Group& group, function_ref<std::string(std::uint64_t)> describe,
+                                      const char* between) const;
 
   std::vector<std::uint64_t> words_;  // by rank, `count_` words each
   std::size_t count_ = 0;
   std::size_t first_ = 0;
 };
+
+template <class Group>
+std::string rank_comparison::text(const Group& group) const {
+  return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+}
+
+template <class Group>
+std::string rank_comparison::ranks(const Group& group) const {
+  return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
+}
+
+template <class Group>
+std::string rank_comparison::each_word(const Group& group, function_ref<std::string(std::uint64_t)> describe,
+                                       const char* between) const {
+  std::vector<int> numbers(static_cast<std::size_t>(group.size()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if constexpr (requires { group.members(); }) numbers.assign(group.members().begin(), group.members().end());
+  std::string out;
+  std::vector<bool> listed(numbers.size());
+  for (std::size_t r = 0; r < numbers.size(); ++r) {
+    const std::uint64_t word = words_[r * count_ + first_];
+    if (listed[r] || word == abstains) continue;
+    std::vector<int> agreeing;
+    for (std::size_t other = r; other < numbers.size(); ++other) {
+      if (words_[other * count_ + first_] != word) continue;
+      listed[other] = true;
+      agreeing.push_back(numbers[other]);
+    }
+    out += (out.empty() ? "" : between) + ranks_text(agreeing) + describe(word);
+  }
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -20640,6 +20693,12 @@ struct invocation {
   /// one else needs stays in registers.
   [[noreturn, gnu::cold]] static void refuse_output(invocation call, const char* when, const char* file, int line);
 
+  /// Usage errors of a parameter that is read or added to, and has no memory, and of one that is added to in a forward.
+  [[noreturn, gnu::cold]] void refuse_unbound(const std::string& parameter, const char* what, bool divided) const;
+  [[noreturn, gnu::cold]] void refuse_adding(const std::string& parameter) const;
+  /// "scratch of layer 'head' (micro-batch 0)": memory of this call, in words.
+  [[nodiscard, gnu::cold]] std::string owner_text(const char* what) const;
+
   /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
   [[noreturn, gnu::cold]] void rethrow(const char* what) const;
   /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
@@ -20869,25 +20928,21 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <class Parameter>
   [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
     if (rehearsing()) return;
-    const char* why =
-        "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
-    if constexpr (requires { parameter.divided(); })
-      if (parameter.divided()) why = "and is divided among ranks: wrap the layer in belay::gathers{layer, store}";
-    throw usage_error("parameter " + printable(parameter.name()) + " is " + what + " in layer '" +
-                          printable(call_->layer) + "', " + why,
-                      call_->at);
+    bool divided = false;
+    if constexpr (requires { parameter.divided(); }) divided = parameter.divided();
+    call_->refuse_unbound(printable(parameter.name()), what, divided);
+  }
+  [[gnu::noinline]] void give_memory_to(contribution_target& target) {
+    engine_->compute().wait(target.before_memory());
+    engine_->compute().wait(target.give_memory(call_->at));
   }
   template <class Parameter>
   void list(Parameter& parameter) {
     if (contributions_ == nullptr) [[unlikely]]
-      throw usage_error("parameter " + printable(parameter.name()) + " is added to in a forward of layer '" +
-                            printable(call_->layer) + "': gradients are added to in its backward",
-                        call_->at);
+      call_->refuse_adding(printable(parameter.name()));
     contribution_target* const target = parameter.contribution();
-    if (target != nullptr && target->needs_memory()) [[unlikely]] {
-      engine_->compute().wait(target->before_memory());
-      engine_->compute().wait(target->give_memory(call_->at));
-    }
+    if (target != nullptr && target->needs_memory()) [[unlikely]]
+      give_memory_to(*target);
     if (parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0) [[unlikely]]
       refuse_unbound(parameter, "added to");
     if (target != nullptr) contributions_->add(*target);
@@ -20911,9 +20966,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   template <class T, std::size_t Rank>
   [[nodiscard]] std::size_t bytes_of(const extents<Rank>& shape, const char* what) const {
-    const auto owner = [&] {
-      return std::string(what) + " of layer '" + layer() + "' (micro-batch " + std::to_string(micro_batch()) + ")";
-    };
+    const auto owner = [&] { return call_->owner_text(what); };
     return tensor_bytes<T>(shape, owner, call_->at);
   }
 
@@ -20967,6 +21020,24 @@ BELAY_DECL void invocation::refuse_output(invocation call, const char* when, con
                         "' (micro-batch " + std::to_string(call.micro_batch) + ") opened at " + call.at.text() +
                         " is asked for " + when,
                     {file, "", line});
+}
+
+BELAY_DECL void invocation::refuse_unbound(const std::string& parameter, const char* what, bool divided) const {
+  const char* const why =
+      divided
+          ? "and is divided among ranks: wrap the layer in belay::gathers{layer, store}"
+          : "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
+  throw usage_error("parameter " + parameter + " is " + what + " in layer '" + printable(layer) + "', " + why, at);
+}
+
+BELAY_DECL void invocation::refuse_adding(const std::string& parameter) const {
+  throw usage_error("parameter " + parameter + " is added to in a forward of layer '" + printable(layer) +
+                        "': gradients are added to in its backward",
+                    at);
+}
+
+BELAY_DECL std::string invocation::owner_text(const char* what) const {
+  return std::string(what) + " of layer '" + layer + "' (micro-batch " + std::to_string(micro_batch) + ")";
 }
 
 BELAY_DECL void invocation::rethrow(const char* what) const {
@@ -24251,6 +24322,37 @@ template <class Layer>
 /// its output (what is offloaded, or let go of).
 enum class residue_use : std::uint8_t { until_backward, dropped };
 
+/// The output of a call, for `expect_kept`.
+struct output_bytes {
+  /// Its first byte, the bytes of the call's input, and whether memory that it may lie in is dropped with what the
+  /// forward returned.
+  const void* first;
+  const std::byte* input;
+  std::size_t input_bytes;
+  bool owner_dropped;
+};
+
+/// The part of `expect_kept` that knows no layer.
+template <class Engine>
+void expect_kept_of(const Engine& engine, const invocation& call, const invocation_memory& memory,
+                    const output_bytes& of) {
+  const auto& activations = engine.activations();
+  if (activations.holds(memory.kept, of.first) || activations.holds(memory.remembered, of.first)) return;
+  if (!std::less<>()(of.first, static_cast<const void*>(of.input)) &&
+      std::less<>()(of.first, static_cast<const void*>(of.input + of.input_bytes)))
+    return;
+  const auto refuse = [&](const char* why) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
+                          ": make it by belay::keep<T>(frame, shape)",
+                      call.at);
+  };
+  if (engine.is_of_steps(of.first))
+    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
+  if (of.owner_dropped)
+    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+
 /// Throws usage_error, with the layer, where the output of its forward ends before those who read it. It may be in what
 /// its call has kept or remembered, in its input, or in memory that outlives the step, such as a parameter, a constant
 /// or a buffer of the caller. Memory that the residue may own is no place for the output where the residue is dropped:
@@ -24260,22 +24362,9 @@ void expect_kept(const Engine& engine, const invocation& call, const invocation_
                  const Input& input, residue_use use) {
   const void* const first = residue.out.data();
   if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = engine.activations();
-  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
-  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
-  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
-      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
-    return;
-  const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
-                          ": make it by belay::keep<T>(frame, shape)",
-                      call.at);
-  };
-  if (engine.is_of_steps(first))
-    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
-  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
-    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+  expect_kept_of(engine, call, memory,
+                 {first, reinterpret_cast<const std::byte*>(input.data()), input.size_bytes(),
+                  use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>});
 }
 template <class Engine, class Residue, class Input>
 void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
@@ -26069,15 +26158,7 @@ template <tier_file_calls Calls>
 class unnamed_file {
  public:
   /// Takes `bytes` on the medium. Throws tier_file_error, and usage_error where they are no multiple of the alignment.
-  unnamed_file(std::string directory, std::size_t bytes, where at) : directory_(std::move(directory)) {
-    open(at);
-    try {
-      prepare(bytes, at);
-    } catch (...) {
-      close();
-      throw;
-    }
-  }
+  unnamed_file(std::string directory, std::size_t bytes, where at);
   unnamed_file(unnamed_file&& other) noexcept
       : directory_(std::move(other.directory_)),
         descriptor_(std::exchange(other.descriptor_, -1)),
@@ -26091,61 +26172,13 @@ class unnamed_file {
   [[nodiscard]] const file_medium& medium() const noexcept { return medium_; }
 
  private:
-  void open(where at) {
-    do {
-      descriptor_ = Calls::open_unnamed(directory_.c_str());
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ >= 0) return;
-    // Answers of file systems and kernels without O_TMPFILE.
-    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
-    const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      const std::string path = stem + std::to_string(attempt);
-      do {
-        descriptor_ = Calls::open_new(path.c_str());
-      } while (descriptor_ < 0 && errno == EINTR);
-      if (descriptor_ < 0 && errno == EEXIST) continue;  // of a killed process with the same number
-      if (descriptor_ < 0) refuse(errno, "", at);
-      if (Calls::unlink(path.c_str()) == 0) return;
-      const int code = errno;
-      close();
-      refuse(code, " (its name " + path + " cannot be removed)", at);
-    }
-    refuse(EEXIST, " (" + stem + "0 and 999 more)", at);
-  }
+  void open(where at);
 
-  void prepare(std::size_t bytes, where at) {
-    medium_.in_memory = Calls::in_memory(descriptor_);
-    const std::optional<std::size_t> told = Calls::direct_alignment(descriptor_);
-    if (medium_.in_memory)
-      medium_.why_buffered = "the directory is in memory (tmpfs)";
-    else if (told == std::size_t{0})
-      medium_.why_buffered = "the file system has no O_DIRECT for this file";
-    else if (told)
-      medium_.alignment = *told;
-    if (bytes % medium_.alignment != 0)
-      throw usage_error("a tier file of " + std::to_string(bytes) + " bytes: this is no multiple of " +
-                            std::to_string(medium_.alignment) + ", to which " + directory_ + " aligns",
-                        at);
-    if (bytes != 0) allocate(bytes, at);
-    if (!medium_.why_buffered.empty()) return;
-    medium_.direct = Calls::make_direct(descriptor_) == 0;
-    if (!medium_.direct) medium_.why_buffered = "O_DIRECT is refused: " + error_text(errno);
-  }
+  void prepare(std::size_t bytes, where at);
 
-  void allocate(std::size_t bytes, where at) {
-    int code = 0;
-    do {
-      code = Calls::allocate(descriptor_, static_cast<off_t>(bytes));
-    } while (code == EINTR);
-    if (code != 0)
-      throw tier_file_error(directory_, {tier_file_operation::allocate, fault_of(code), code, 0, bytes, 0, {}}, at);
-  }
+  void allocate(std::size_t bytes, where at);
 
-  [[noreturn]] void refuse(int code, std::string more, where at) const {
-    if (code == ENOENT || code == ENOTDIR) more += missing_folder(directory_ + "/");
-    throw tier_file_error(directory_, {tier_file_operation::open, fault_of(code), code, 0, 0, 0, std::move(more)}, at);
-  }
+  [[noreturn]] void refuse(int code, std::string more, where at) const;
 
   void close() noexcept {
     if (descriptor_ >= 0) static_cast<void>(Calls::close(descriptor_));
@@ -26289,13 +26322,7 @@ class tier_file {
   /// `slots` transfers are under way at once. Throws tier_file_error where the directory is missing or full, or a ring
   /// was asked for and is refused.
   tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count,
-            file_access way = file_access::best, where at = where::current())
-      : file_(directory, bytes, at), bytes_(bytes) {
-    if (slot_count == 0 || slot_count > most_slots)
-      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
-    static_cast<file_medium&>(access_) = file_.medium();
-    start(slot_count, way, at);
-  }
+            file_access way = file_access::best, where at = where::current());
   tier_file(tier_file&&) noexcept = default;
   tier_file& operator=(tier_file&&) = delete;  // it would close a file that is still written to
 
@@ -26325,36 +26352,124 @@ class tier_file {
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return transfers_->waits_for_slot(); }
 
  private:
-  void start(std::size_t slot_count, file_access way, where at) {
-    // A direct file is moved by whole blocks, a buffered one by bytes.
-    const std::size_t granularity = access_.direct ? access_.alignment : 1;
-    if (way != file_access::thread) {
-      auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
-                                                                         granularity);
-      if (ring->refusal().empty()) {
-        access_.way = file_access::ring;
-        transfers_ = std::move(ring);
-        return;
-      }
-      if (way == file_access::ring) refuse_start(0, ring->refusal(), at);
-      access_.why_thread = ring->refusal();
-    }
-    try {
-      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
-    } catch (const std::system_error& problem) {
-      refuse_start(problem.code().value(), " (for its thread)", at);
-    }
-  }
+  void start(std::size_t slot_count, file_access way, where at);
 
-  [[noreturn]] void refuse_start(int code, const std::string& why, where at) const {
-    throw tier_file_error(directory(), {tier_file_operation::start, tier_file_fault::system, code, 0, 0, 0, why}, at);
-  }
+  [[noreturn]] void refuse_start(int code, const std::string& why, where at) const;
 
   unnamed_file<Calls> file_;
   std::size_t bytes_;
   tier_file_access access_;
   std::unique_ptr<file_transfers> transfers_;  // last: it uses the file
 };
+
+template <tier_file_calls Calls>
+unnamed_file<Calls>::unnamed_file(std::string directory, std::size_t bytes, where at)
+    : directory_(std::move(directory)) {
+  open(at);
+  try {
+    prepare(bytes, at);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::open(where at) {
+  do {
+    descriptor_ = Calls::open_unnamed(directory_.c_str());
+  } while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ >= 0) return;
+  // Answers of file systems and kernels without O_TMPFILE.
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
+  const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const std::string path = stem + std::to_string(attempt);
+    do {
+      descriptor_ = Calls::open_new(path.c_str());
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0 && errno == EEXIST) continue;  // of a killed process with the same number
+    if (descriptor_ < 0) refuse(errno, "", at);
+    if (Calls::unlink(path.c_str()) == 0) return;
+    const int code = errno;
+    close();
+    refuse(code, " (its name " + path + " cannot be removed)", at);
+  }
+  refuse(EEXIST, " (" + stem + "0 and 999 more)", at);
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::prepare(std::size_t bytes, where at) {
+  medium_.in_memory = Calls::in_memory(descriptor_);
+  const std::optional<std::size_t> told = Calls::direct_alignment(descriptor_);
+  if (medium_.in_memory)
+    medium_.why_buffered = "the directory is in memory (tmpfs)";
+  else if (told == std::size_t{0})
+    medium_.why_buffered = "the file system has no O_DIRECT for this file";
+  else if (told)
+    medium_.alignment = *told;
+  if (bytes % medium_.alignment != 0)
+    throw usage_error("a tier file of " + std::to_string(bytes) + " bytes: this is no multiple of " +
+                          std::to_string(medium_.alignment) + ", to which " + directory_ + " aligns",
+                      at);
+  if (bytes != 0) allocate(bytes, at);
+  if (!medium_.why_buffered.empty()) return;
+  medium_.direct = Calls::make_direct(descriptor_) == 0;
+  if (!medium_.direct) medium_.why_buffered = "O_DIRECT is refused: " + error_text(errno);
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::allocate(std::size_t bytes, where at) {
+  int code = 0;
+  do {
+    code = Calls::allocate(descriptor_, static_cast<off_t>(bytes));
+  } while (code == EINTR);
+  if (code != 0)
+    throw tier_file_error(directory_, {tier_file_operation::allocate, fault_of(code), code, 0, bytes, 0, {}}, at);
+}
+
+template <tier_file_calls Calls>
+[[noreturn]] void unnamed_file<Calls>::refuse(int code, std::string more, where at) const {
+  if (code == ENOENT || code == ENOTDIR) more += missing_folder(directory_ + "/");
+  throw tier_file_error(directory_, {tier_file_operation::open, fault_of(code), code, 0, 0, 0, std::move(more)}, at);
+}
+
+template <tier_file_calls Calls>
+tier_file<Calls>::tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count, file_access way,
+                            where at)
+    : file_(directory, bytes, at), bytes_(bytes) {
+  if (slot_count == 0 || slot_count > most_slots)
+    throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
+  static_cast<file_medium&>(access_) = file_.medium();
+  start(slot_count, way, at);
+}
+
+template <tier_file_calls Calls>
+void tier_file<Calls>::start(std::size_t slot_count, file_access way, where at) {
+  // A direct file is moved by whole blocks, a buffered one by bytes.
+  const std::size_t granularity = access_.direct ? access_.alignment : 1;
+  if (way != file_access::thread) {
+    auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
+                                                                       granularity);
+    if (ring->refusal().empty()) {
+      access_.way = file_access::ring;
+      transfers_ = std::move(ring);
+      return;
+    }
+    if (way == file_access::ring) refuse_start(0, ring->refusal(), at);
+    access_.why_thread = ring->refusal();
+  }
+  try {
+    transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
+  } catch (const std::system_error& problem) {
+    refuse_start(problem.code().value(), " (for its thread)", at);
+  }
+}
+
+template <tier_file_calls Calls>
+[[noreturn]] void tier_file<Calls>::refuse_start(int code, const std::string& why, where at) const {
+  throw tier_file_error(directory(), {tier_file_operation::start, tier_file_fault::system, code, 0, 0, 0, why}, at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -26370,16 +26485,7 @@ class streamed_file {
   /// A file of `bytes`, 1 or more; `ring` has `sizes.ring_bytes(bytes)` and outlives it. Throws tier_file_error where
   /// it cannot be made.
   streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
-                std::span<std::byte> ring, where at = where::current())
-      : alignment_(sizes.alignment()),
-        under_way_(sizes.slot_count(bytes)),
-        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
-    const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
-    void* first = ring.data();
-    std::size_t room = ring.size();
-    first = std::align(alignment_, all, first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
-  }
+                std::span<std::byte> ring, where at = where::current());
 
   /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
   /// the host. Pieces lie in the ring.
@@ -26407,19 +26513,8 @@ class streamed_file {
   }
 
   /// Begins to read a range: `get` takes parts of it, in order.
-  void begin_read(std::uint64_t first, std::size_t bytes, where at) {
-    at_ = at;
-    reading_ = {down(first), bytes == 0 ? down(first) : up(first + bytes)};
-    await_writes(reading_);
-    started_ = taken_.first = taken_.last = reading_.first;
-    taken_turn_ = turn_;
-    for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
-  }
-  void get(void* to, std::uint64_t first, std::size_t bytes) {
-    get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
-      copy(static_cast<std::byte*>(to) + done, piece, count);
-    });
-  }
+  void begin_read(std::uint64_t first, std::size_t bytes, where at);
+  void get(void* to, std::uint64_t first, std::size_t bytes);
   /// Calls `visit(bytes before it, piece, bytes)` for the pieces of a part, in order, where they are in the ring:
   /// nothing is copied.
   template <class Visit>
@@ -26439,19 +26534,8 @@ class streamed_file {
     writing_ = {first, first + bytes};
     filled_ = {down(first), down(first)};
   }
-  void put(std::uint64_t first, const void* from, std::size_t bytes) {
-    for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
-      while (first >= filled_.last) next_piece();
-      const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
-      copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
-      byte += count, first += count, bytes -= count;
-    }
-  }
-  void end_write() {
-    while (filled_.last < writing_.last) next_piece();
-    write_piece();
-    filled_ = {};
-  }
+  void put(std::uint64_t first, const void* from, std::size_t bytes);
+  void end_write();
 
   /// Calls `visit(first, std::span<std::byte>)` for the bytes of a range, piece by piece, and writes what it leaves.
   template <class Visit>
@@ -26470,17 +26554,10 @@ class streamed_file {
   }
 
   /// Returns when nothing is under way.
-  void settle(where at) {
-    for (transfer& each : under_way_) {
-      each.writes = {};
-      each.moves.wait(at);
-    }
-  }
+  void settle(where at);
 
   /// Returns when nothing is under way; failures are forgotten.
-  void abandon() noexcept {
-    for (transfer& each : under_way_) each = {};
-  }
+  void abandon() noexcept;
 
   /// The file below it.
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
@@ -26501,64 +26578,16 @@ class streamed_file {
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
-  void await_writes(byte_range in) {
-    for (transfer& each : under_way_) {
-      if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
-      each.writes = {};
-      each.moves.wait(at_);
-    }
-  }
+  void await_writes(byte_range in);
   // The slot is empty from here on.
-  void await_slot(std::size_t number) {
-    transfer& before = under_way_[number];
-    before.writes = {};
-    before.moves.wait(at_);
-  }
+  void await_slot(std::size_t number);
 
-  void start_read() {
-    if (started_ >= reading_.last) return;
-    const std::size_t slot = next_slot();
-    await_slot(slot);
-    const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
-    under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
-    started_ += count;
-  }
-  void take_piece() {
-    if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
-    const std::size_t slot = taken_turn_++ % ring_.slot_count();
-    under_way_[slot].moves.wait(at_);
-    taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
-    taken_slot_ = ring_.slot(slot).data();
-  }
+  void start_read();
+  void take_piece();
 
-  void next_piece() {
-    write_piece();
-    filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
-    filled_slot_ = next_slot();
-    await_slot(filled_slot_);
-    // What lies beside the range in its first and in its last block.
-    const std::uint64_t tail = down(writing_.last);
-    const bool begins_inside = filled_.first < writing_.first;
-    if (begins_inside) read_block(filled_.first);
-    if (tail != writing_.last && tail >= filled_.first && tail < filled_.last &&
-        !(begins_inside && tail == filled_.first))
-      read_block(tail);
-  }
-  void read_block(std::uint64_t first) {
-    await_writes({first, first + alignment_});
-    file_
-        .start_read(first,
-                    ring_.slot(filled_slot_).subspan(static_cast<std::size_t>(first - filled_.first), alignment_), at_)
-        .wait(at_);
-  }
-  void write_piece() {
-    if (filled_.first == filled_.last) return;
-    await_writes(filled_);  // two at once would be in no order
-    transfer& to = under_way_[filled_slot_];
-    to.writes = filled_;
-    to.moves = file_.start_write(
-        filled_.first, ring_.slot(filled_slot_).first(static_cast<std::size_t>(filled_.last - filled_.first)), at_);
-  }
+  void next_piece();
+  void read_block(std::uint64_t first);
+  void write_piece();
 
   std::size_t alignment_;
   const host_access* access_ = nullptr;
@@ -26573,6 +26602,135 @@ class streamed_file {
   where at_;
   tier_file<Files> file_;  // last: transfers end before the ring's slots are anyone else's
 };
+
+template <tier_file_calls Files>
+streamed_file<Files>::streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
+                                    std::span<std::byte> ring, where at)
+    : alignment_(sizes.alignment()),
+      under_way_(sizes.slot_count(bytes)),
+      file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
+  const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
+  void* first = ring.data();
+  std::size_t room = ring.size();
+  first = std::align(alignment_, all, first, room);
+  ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::begin_read(std::uint64_t first, std::size_t bytes, where at) {
+  at_ = at;
+  reading_ = {down(first), bytes == 0 ? down(first) : up(first + bytes)};
+  await_writes(reading_);
+  started_ = taken_.first = taken_.last = reading_.first;
+  taken_turn_ = turn_;
+  for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::get(void* to, std::uint64_t first, std::size_t bytes) {
+  get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
+    copy(static_cast<std::byte*>(to) + done, piece, count);
+  });
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::put(std::uint64_t first, const void* from, std::size_t bytes) {
+  for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
+    while (first >= filled_.last) next_piece();
+    const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
+    copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
+    byte += count, first += count, bytes -= count;
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::end_write() {
+  while (filled_.last < writing_.last) next_piece();
+  write_piece();
+  filled_ = {};
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::settle(where at) {
+  for (transfer& each : under_way_) {
+    each.writes = {};
+    each.moves.wait(at);
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::abandon() noexcept {
+  for (transfer& each : under_way_) each = {};
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::await_writes(byte_range in) {
+  for (transfer& each : under_way_) {
+    if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
+    each.writes = {};
+    each.moves.wait(at_);
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::await_slot(std::size_t number) {
+  transfer& before = under_way_[number];
+  before.writes = {};
+  before.moves.wait(at_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::start_read() {
+  if (started_ >= reading_.last) return;
+  const std::size_t slot = next_slot();
+  await_slot(slot);
+  const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
+  under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
+  started_ += count;
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::take_piece() {
+  if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
+  const std::size_t slot = taken_turn_++ % ring_.slot_count();
+  under_way_[slot].moves.wait(at_);
+  taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
+  taken_slot_ = ring_.slot(slot).data();
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::next_piece() {
+  write_piece();
+  filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
+  filled_slot_ = next_slot();
+  await_slot(filled_slot_);
+  // What lies beside the range in its first and in its last block.
+  const std::uint64_t tail = down(writing_.last);
+  const bool begins_inside = filled_.first < writing_.first;
+  if (begins_inside) read_block(filled_.first);
+  if (tail != writing_.last && tail >= filled_.first && tail < filled_.last &&
+      !(begins_inside && tail == filled_.first))
+    read_block(tail);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::read_block(std::uint64_t first) {
+  await_writes({first, first + alignment_});
+  file_
+      .start_read(first, ring_.slot(filled_slot_).subspan(static_cast<std::size_t>(first - filled_.first), alignment_),
+                  at_)
+      .wait(at_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::write_piece() {
+  if (filled_.first == filled_.last) return;
+  await_writes(filled_);  // two at once would be in no order
+  transfer& to = under_way_[filled_slot_];
+  to.writes = filled_;
+  to.moves = file_.start_write(
+      filled_.first, ring_.slot(filled_slot_).first(static_cast<std::size_t>(filled_.last - filled_.first)), at_);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -26804,16 +26962,7 @@ class offloaded_activations {
   /// a file in `files.folder`, and pass through a ring in tier host. Throws tier_file_error where the file cannot be
   /// made, usage_error where it has no folder.
   template <class Run>
-  offloaded_activations(Run& run, tier lower, const file_memory& files = {}, where at = where::current())
-      : engine_(&run.engine()), tier_(lower), files_(files) {
-    if (lower == tier::device) return;
-    if (lower == tier::file)
-      lease_in_file(run, at);
-    else
-      lower_ = &run.step_memory("activations", lower);
-    order_ = &run.rehearsed_returns();
-    static_cast<void>(engine_->copies());  // made before the first step
-  }
+  offloaded_activations(Run& run, tier lower, const file_memory& files = {}, where at = where::current());
   offloaded_activations(const offloaded_activations&) = delete;  // layers point to it
   offloaded_activations& operator=(const offloaded_activations&) = delete;
 
@@ -26821,48 +26970,7 @@ class offloaded_activations {
   /// where its backward reads it. The output's own memory stays until `let_go`. Returns the call's number. Throws
   /// budget_error, and usage_error where the output is in the memory of the input.
   [[nodiscard]] std::uint32_t offload(frame<Engine>& call, std::span<const std::byte> output, output_use use,
-                                      std::span<const std::byte> input) {
-    if (lower_ == nullptr) return nothing;
-    const where at = call.call().at;
-    expect_own(call, output, input);
-    begin();
-    retire(at);
-    const std::uint32_t number = next_++;
-    if (number == calls_.size()) calls_.emplace_back();
-    one_call& one = calls_[number];
-    one.ranges.clear();
-    one.places.clear();
-    one.is = offload_state::stayed;
-    one.use = use;
-    one.input = input;
-    invocation_memory& memory = call.memory();
-    take_all_but(output, memory.kept, one);
-    if (order_->expected.next() == number) {
-      one.ranges.clear();
-      one.places.clear();
-      return number;
-    }
-    take_all_but({}, memory.remembered, one);
-    if (use == output_use::read) add(one, output);
-    add(one, input);
-    if (one.bytes() == 0) return number;
-    one.block = lower_->lease_bytes(in_lower_bytes(one), one.in_lower, at);
-    auto& copies = engine_->copies();
-    copies.wait(engine_->compute().record(), at);
-    if (tier_ == tier::file)
-      write(one, at);
-    else
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
-    one.copied = copies.record();
-    if (use == output_use::unread && !output.empty()) {
-      one.ranges.push_back({output.data(), output.size(), nullptr});
-      one.places.push_back(not_copied);
-    }
-    one.is = offload_state::leaving;
-    leaving_ = number;
-    return number;
-  }
+                                      std::span<const std::byte> input);
 
   /// For `offloads`: the memory of a call's output is free when what has left since has been copied.
   void let_go(std::uint32_t number, lease_chain& output) {
@@ -26872,41 +26980,11 @@ class offloaded_activations {
   }
   /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
   /// copied. In tier device it stays.
-  void let_go(lease_chain& output) {
-    if (lower_ == nullptr) return;
-    auto& device = engine_->activations();
-    const std::uint32_t next = order_->expected.next();
-    // A call that stays reads its input where that is.
-    if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
-      return device.append(output, calls_[next].on_device);
-    if (leaving_ == nothing) return device.release(output);
-    device.append(output, calls_[leaving_].let_go);
-  }
+  void let_go(lease_chain& output);
 
   /// For `offloads`, before a backward: what the call has kept is on the device in later work of the compute stream,
   /// where the relocation says. The call that is next in the plan is started on its way back.
-  [[nodiscard]] relocation restore(std::uint32_t number, where at) {
-    if (number == nothing) return relocation({});
-    one_call& one = calls_[number];
-    const bool in_order = order_->expected.advance(number);
-    if (engine_->rehearsing()) order_->found.note(number);
-    if (leaving_ != nothing)
-      leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
-    if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
-    count(one, in_order);
-    if (one.is == offload_state::away) start(one, at);
-    if (one.is == offload_state::returning) {
-      engine_->copies().let_wait(engine_->compute(), one.back, at);
-      lower_->release(one.in_lower);
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
-      one.is = offload_state::back;
-    }
-    if (started_ == number) started_ = nothing;
-    start_next(at);
-    return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
-                                                    : std::span<const relocation::moved_range>());
-  }
+  [[nodiscard]] relocation restore(std::uint32_t number, where at);
   /// The call's backward has been queued.
   void end(std::uint32_t number) noexcept {
     if (number == nothing) return;
@@ -26914,14 +26992,7 @@ class offloaded_activations {
     calls_[number].is = offload_state::over;
   }
   /// The call has no backward.
-  void drop(std::uint32_t number, where at) {
-    if (number == nothing) return;
-    one_call& one = calls_[number];
-    if (leaving_ == number) cancel_offload(at);
-    if (started_ == number) cancel_restore(at);
-    lower_->release(one.in_lower);
-    end(number);
-  }
+  void drop(std::uint32_t number, where at);
 
   /// The lower tier.
   [[nodiscard]] tier where_they_are() const noexcept { return tier_; }
@@ -26958,83 +27029,20 @@ class offloaded_activations {
                                       std::size_t bytes) noexcept {
     return !what.empty() && what.data() >= first && what.data() < first + bytes;
   }
-  static void add(one_call& one, std::span<const std::byte> what) {
-    if (what.empty()) return;
-    one.places.push_back(one.bytes());
-    one.ranges.push_back({what.data(), what.size(), nullptr});
-  }
+  static void add(one_call& one, std::span<const std::byte> what);
   // All leases of `chain` but the one that holds `output`, which stays in it.
-  void take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one) {
-    auto& device = engine_->activations();
-    lease_chain rest = std::exchange(chain, {});
-    const std::byte* const first = device.memory().data();
-    const std::byte* stays = nullptr;
-    device.offsets().each(rest, [&](std::size_t offset, std::size_t bytes) {
-      if (begins_in(output, first + offset, bytes))
-        stays = first + offset;
-      else
-        add(one, {first + offset, bytes});
-    });
-    if (stays != nullptr) static_cast<void>(device.transfer(stays, rest, chain));
-    device.append(rest, one.on_device);
-  }
-  [[nodiscard]] bool holds(const lease_chain& chain, std::span<const std::byte> what) const {
-    const std::byte* const first = engine_->activations().memory().data();
-    bool found = false;
-    engine_->activations().offsets().each(
-        chain, [&](std::size_t offset, std::size_t bytes) { found = found || begins_in(what, first + offset, bytes); });
-    return found;
-  }
-  void expect_own(const frame<Engine>& call, std::span<const std::byte> output,
-                  std::span<const std::byte> input) const {
-    const auto refuse = [&](const char* why) {
-      throw usage_error("layer '" + printable(call.layer()) + "' is offloaded, " + why, call.call().at);
-    };
-    if (&call.engine() != engine_) refuse("and runs in a step of another run");
-    if (begins_in(output, input.data(), input.size()))
-      refuse("and its output is in the memory of its input, which is another layer's: copy it");
-  }
+  void take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one);
+  [[nodiscard]] bool holds(const lease_chain& chain, std::span<const std::byte> what) const;
+  void expect_own(const frame<Engine>& call, std::span<const std::byte> output, std::span<const std::byte> input) const;
 
-  void begin() {
-    if (engine_->epoch() == epoch_) return;
-    epoch_ = engine_->epoch();
-    if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
-    if (tier_ == tier::file && lower_->memory().size_bytes() != file_bytes_) make_file(engine_->step_site());
-    for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
-    next_ = 0;
-    leaving_ = started_ = nothing;
-    order_->expected.begin();
-    if (engine_->rehearsing()) order_->found = {};
-  }
+  void begin();
 
   // What streams have queued points to the file, so a run keeps it.
   using file_type = std::optional<streamed_file<>>;
   template <class Run>
-  void lease_in_file(Run& run, where at) {
-    if (files_.folder.empty())
-      throw usage_error(
-          "activations in tier file have no folder: belay::offloaded_activations{run, "
-          "belay::tier::file, {.folder = ...}}",
-          at);
-    const file_medium medium = medium_of(files_.folder, at);
-    sizes_ = streamed_layout(medium.alignment, files_.piece);
-    lower_ =
-        &run.step_memory("activations", tier::file, medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    ring_ = run.template lease<std::byte>(tier::host, sizes_.whole_ring_bytes(), "activation ring", at);
-    file_ = std::make_shared<file_type>();
-    run.keep(file_);
-    make_file(at);
-  }
+  void lease_in_file(Run& run, where at);
   // Of the size that was planned, which is another one when a step is replayed with more room.
-  void make_file(where at) {
-    file_bytes_ = lower_->memory().size_bytes();
-    if (!engine_->rehearsing()) {
-      file_->reset();
-      if (file_bytes_ == 0) return;
-      file_->emplace(files_, file_bytes_, sizes_, ring_, at);
-      (*file_)->set_host_view(engine_->access(at));
-    }
-  }
+  void make_file(where at);
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
     return tier_ == tier::file ? sizes_.rounded(one.bytes()) : one.bytes();
   }
@@ -27042,75 +27050,17 @@ class offloaded_activations {
     return static_cast<std::uint64_t>(one.block - lower_->memory().data());
   }
   // A block is whole blocks of the medium: one piece after the other is put together in a slot, and written.
-  void write(const one_call& one, where at) {
-    if (!engine_->rehearsing()) {
-      auto& copies = engine_->copies();
-      auto* const file = &**file_;
-      const std::uint64_t first = place_in_file(one);
-      copies.run([file, first, bytes = in_lower_bytes(one), at] { file->begin_write(first, bytes, at); });
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        copies.run([file, to = first + one.places[i], from = one.ranges[i].first, bytes = one.ranges[i].bytes] {
-          file->put(to, from, bytes);
-        });
-      copies.run([file] { file->end_write(); });
-    }
-  }
-  void read(const one_call& one, where at) {
-    if (!engine_->rehearsing()) {
-      auto& copies = engine_->copies();
-      auto* const file = &**file_;
-      const std::uint64_t first = place_in_file(one);
-      copies.run([file, first, bytes = one.bytes(), at] { file->begin_read(first, bytes, at); });
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        if (one.places[i] != not_copied)
-          copies.run([file, from = first + one.places[i], to = one.returned + one.places[i],
-                      bytes = one.ranges[i].bytes] { file->get(to, from, bytes); });
-    }
-  }
+  void write(const one_call& one, where at);
+  void read(const one_call& one, where at);
 
   // The memory of what leaves is free in the order of the compute stream.
-  void retire(where at) {
-    if (leaving_ == nothing) return;
-    one_call& one = calls_[std::exchange(leaving_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.copied, at);
-    engine_->activations().release(one.on_device);
-    engine_->activations().release(one.let_go);
-    one.is = offload_state::away;
-  }
+  void retire(where at);
   // What leaves is wanted next: it stays where it is.
-  void cancel_offload(where at) {
-    one_call& one = calls_[std::exchange(leaving_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.copied, at);
-    engine_->activations().append(one.let_go, one.on_device);  // its input is among them
-    lower_->release(one.in_lower);
-    one.is = offload_state::stayed;
-  }
-  void start(one_call& one, where at) {
-    one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
-    auto& copies = engine_->copies();
-    copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
-    if (tier_ == tier::file)
-      read(one, at);
-    else
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        if (one.places[i] != not_copied)
-          copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
-    one.back = copies.record();
-    one.is = offload_state::returning;
-  }
-  void start_next(where at) {
-    const std::uint32_t next = order_->expected.next();
-    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
-    start(calls_[next], at);
-    started_ = next;
-  }
+  void cancel_offload(where at);
+  void start(one_call& one, where at);
+  void start_next(where at);
   // What was started gives way to a call that the plan does not have here.
-  void cancel_restore(where at) {
-    one_call& one = calls_[std::exchange(started_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.back, at);
-    engine_->activations().release(one.on_device);
-    one.is = offload_state::away;
-  }
+  void cancel_restore(where at);
   void count(const one_call& one, bool in_order) noexcept {
     ++(one.is == offload_state::stayed      ? counts_.stayed
        : one.is == offload_state::returning ? counts_.prefetched
@@ -27247,6 +27197,272 @@ class offloads : public learning_of_wrapped<Layer> {
   Layer* layer_;
   Activations* activations_;
 };
+
+template <class Engine>
+std::uint32_t offloaded_activations<Engine>::offload(frame<Engine>& call, std::span<const std::byte> output,
+                                                     output_use use, std::span<const std::byte> input) {
+  if (lower_ == nullptr) return nothing;
+  const where at = call.call().at;
+  expect_own(call, output, input);
+  begin();
+  retire(at);
+  const std::uint32_t number = next_++;
+  if (number == calls_.size()) calls_.emplace_back();
+  one_call& one = calls_[number];
+  one.ranges.clear();
+  one.places.clear();
+  one.is = offload_state::stayed;
+  one.use = use;
+  one.input = input;
+  invocation_memory& memory = call.memory();
+  take_all_but(output, memory.kept, one);
+  if (order_->expected.next() == number) {
+    one.ranges.clear();
+    one.places.clear();
+    return number;
+  }
+  take_all_but({}, memory.remembered, one);
+  if (use == output_use::read) add(one, output);
+  add(one, input);
+  if (one.bytes() == 0) return number;
+  one.block = lower_->lease_bytes(in_lower_bytes(one), one.in_lower, at);
+  auto& copies = engine_->copies();
+  copies.wait(engine_->compute().record(), at);
+  if (tier_ == tier::file)
+    write(one, at);
+  else
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
+  one.copied = copies.record();
+  if (use == output_use::unread && !output.empty()) {
+    one.ranges.push_back({output.data(), output.size(), nullptr});
+    one.places.push_back(not_copied);
+  }
+  one.is = offload_state::leaving;
+  leaving_ = number;
+  return number;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::let_go(lease_chain& output) {
+  if (lower_ == nullptr) return;
+  auto& device = engine_->activations();
+  const std::uint32_t next = order_->expected.next();
+  // A call that stays reads its input where that is.
+  if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
+    return device.append(output, calls_[next].on_device);
+  if (leaving_ == nothing) return device.release(output);
+  device.append(output, calls_[leaving_].let_go);
+}
+
+template <class Engine>
+relocation offloaded_activations<Engine>::restore(std::uint32_t number, where at) {
+  if (number == nothing) return relocation({});
+  one_call& one = calls_[number];
+  const bool in_order = order_->expected.advance(number);
+  if (engine_->rehearsing()) order_->found.note(number);
+  if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
+  if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
+  count(one, in_order);
+  if (one.is == offload_state::away) start(one, at);
+  if (one.is == offload_state::returning) {
+    engine_->copies().let_wait(engine_->compute(), one.back, at);
+    lower_->release(one.in_lower);
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
+    one.is = offload_state::back;
+  }
+  if (started_ == number) started_ = nothing;
+  start_next(at);
+  return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
+                                                  : std::span<const relocation::moved_range>());
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::drop(std::uint32_t number, where at) {
+  if (number == nothing) return;
+  one_call& one = calls_[number];
+  if (leaving_ == number) cancel_offload(at);
+  if (started_ == number) cancel_restore(at);
+  lower_->release(one.in_lower);
+  end(number);
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::add(one_call& one, std::span<const std::byte> what) {
+  if (what.empty()) return;
+  one.places.push_back(one.bytes());
+  one.ranges.push_back({what.data(), what.size(), nullptr});
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one) {
+  auto& device = engine_->activations();
+  lease_chain rest = std::exchange(chain, {});
+  const std::byte* const first = device.memory().data();
+  const std::byte* stays = nullptr;
+  device.offsets().each(rest, [&](std::size_t offset, std::size_t bytes) {
+    if (begins_in(output, first + offset, bytes))
+      stays = first + offset;
+    else
+      add(one, {first + offset, bytes});
+  });
+  if (stays != nullptr) static_cast<void>(device.transfer(stays, rest, chain));
+  device.append(rest, one.on_device);
+}
+
+template <class Engine>
+bool offloaded_activations<Engine>::holds(const lease_chain& chain, std::span<const std::byte> what) const {
+  const std::byte* const first = engine_->activations().memory().data();
+  bool found = false;
+  engine_->activations().offsets().each(
+      chain, [&](std::size_t offset, std::size_t bytes) { found = found || begins_in(what, first + offset, bytes); });
+  return found;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::expect_own(const frame<Engine>& call, std::span<const std::byte> output,
+                                               std::span<const std::byte> input) const {
+  const auto refuse = [&](const char* why) {
+    throw usage_error("layer '" + printable(call.layer()) + "' is offloaded, " + why, call.call().at);
+  };
+  if (&call.engine() != engine_) refuse("and runs in a step of another run");
+  if (begins_in(output, input.data(), input.size()))
+    refuse("and its output is in the memory of its input, which is another layer's: copy it");
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::begin() {
+  if (engine_->epoch() == epoch_) return;
+  epoch_ = engine_->epoch();
+  if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
+  if (tier_ == tier::file && lower_->memory().size_bytes() != file_bytes_) make_file(engine_->step_site());
+  for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
+  next_ = 0;
+  leaving_ = started_ = nothing;
+  order_->expected.begin();
+  if (engine_->rehearsing()) order_->found = {};
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::make_file(where at) {
+  file_bytes_ = lower_->memory().size_bytes();
+  if (!engine_->rehearsing()) {
+    file_->reset();
+    if (file_bytes_ == 0) return;
+    file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+    (*file_)->set_host_view(engine_->access(at));
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::write(const one_call& one, where at) {
+  if (!engine_->rehearsing()) {
+    auto& copies = engine_->copies();
+    auto* const file = &**file_;
+    const std::uint64_t first = place_in_file(one);
+    copies.run([file, first, bytes = in_lower_bytes(one), at] { file->begin_write(first, bytes, at); });
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      copies.run([file, to = first + one.places[i], from = one.ranges[i].first, bytes = one.ranges[i].bytes] {
+        file->put(to, from, bytes);
+      });
+    copies.run([file] { file->end_write(); });
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::read(const one_call& one, where at) {
+  if (!engine_->rehearsing()) {
+    auto& copies = engine_->copies();
+    auto* const file = &**file_;
+    const std::uint64_t first = place_in_file(one);
+    copies.run([file, first, bytes = one.bytes(), at] { file->begin_read(first, bytes, at); });
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      if (one.places[i] != not_copied)
+        copies.run([file, from = first + one.places[i], to = one.returned + one.places[i],
+                    bytes = one.ranges[i].bytes] { file->get(to, from, bytes); });
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::retire(where at) {
+  if (leaving_ == nothing) return;
+  one_call& one = calls_[std::exchange(leaving_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.copied, at);
+  engine_->activations().release(one.on_device);
+  engine_->activations().release(one.let_go);
+  one.is = offload_state::away;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::cancel_offload(where at) {
+  one_call& one = calls_[std::exchange(leaving_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.copied, at);
+  engine_->activations().append(one.let_go, one.on_device);  // its input is among them
+  lower_->release(one.in_lower);
+  one.is = offload_state::stayed;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::start(one_call& one, where at) {
+  one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
+  auto& copies = engine_->copies();
+  copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
+  if (tier_ == tier::file)
+    read(one, at);
+  else
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      if (one.places[i] != not_copied)
+        copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
+  one.back = copies.record();
+  one.is = offload_state::returning;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::start_next(where at) {
+  const std::uint32_t next = order_->expected.next();
+  if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
+  start(calls_[next], at);
+  started_ = next;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::cancel_restore(where at) {
+  one_call& one = calls_[std::exchange(started_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.back, at);
+  engine_->activations().release(one.on_device);
+  one.is = offload_state::away;
+}
+
+template <class Engine>
+template <class Run>
+offloaded_activations<Engine>::offloaded_activations(Run& run, tier lower, const file_memory& files, where at)
+    : engine_(&run.engine()), tier_(lower), files_(files) {
+  if (lower == tier::device) return;
+  if (lower == tier::file)
+    lease_in_file(run, at);
+  else
+    lower_ = &run.step_memory("activations", lower);
+  order_ = &run.rehearsed_returns();
+  static_cast<void>(engine_->copies());  // made before the first step
+}
+
+template <class Engine>
+template <class Run>
+void offloaded_activations<Engine>::lease_in_file(Run& run, where at) {
+  if (files_.folder.empty())
+    throw usage_error(
+        "activations in tier file have no folder: belay::offloaded_activations{run, "
+        "belay::tier::file, {.folder = ...}}",
+        at);
+  const file_medium medium = medium_of(files_.folder, at);
+  sizes_ = streamed_layout(medium.alignment, files_.piece);
+  lower_ = &run.step_memory("activations", tier::file, medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+  ring_ = run.template lease<std::byte>(tier::host, sizes_.whole_ring_bytes(), "activation ring", at);
+  file_ = std::make_shared<file_type>();
+  run.keep(file_);
+  make_file(at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -27684,6 +27900,15 @@ template <class Network, class Loss, class Engine, class T, std::size_t Rank>
 
 namespace belay::inline BELAY_ABI {
 
+/// The usage_errors of a store of handles, whatever these are.
+struct handle_refusals {
+  /// A slot that there is not, one that is empty, and one whose handle still owes. `held` is the call of that, or null
+  /// where a handle does not say.
+  [[noreturn, gnu::cold]] static void no_slot(std::size_t slot_count, std::size_t index, where at);
+  [[noreturn, gnu::cold]] static void empty(std::size_t index, where at);
+  [[noreturn, gnu::cold]] static void owes(std::size_t index, const invocation* held, where at);
+};
+
 /// The function whose backward is owed, and its place in the model. `name` outlives the step.
 struct owed_layer {
   /// The layer that owes, by name and number.
@@ -27876,9 +28101,26 @@ template <step_scope Scope>
 
 // ---- belay/step/owed.ipp
 //
-// The error of a backward that has left parameters untouched.
+// The errors of a backward that has left parameters untouched, and of stores of handles.
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void handle_refusals::no_slot(std::size_t slot_count, std::size_t index, where at) {
+  throw usage_error(
+      "a handle store of " + std::to_string(slot_count) + " slots was asked for slot " + std::to_string(index), at);
+}
+
+BELAY_DECL void handle_refusals::empty(std::size_t index, where at) {
+  throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
+}
+
+BELAY_DECL void handle_refusals::owes(std::size_t index, const invocation* held, where at) {
+  std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
+  if (held != nullptr)
+    text += ": that of layer '" + printable(held->layer) + "' (micro-batch " + std::to_string(held->micro_batch) +
+            ") opened at " + held->at.text();
+  throw usage_error(text + "; take it first", at);
+}
 
 BELAY_DECL void owed::expect_added(where at) const {
   bool known = false;
@@ -27977,21 +28219,20 @@ class handle_store {
       return true;
   }
   [[nodiscard]] std::size_t expect(std::size_t index, where at) const {
-    if (index < size()) return index;
-    throw usage_error(
-        "a handle store of " + std::to_string(size()) + " slots was asked for slot " + std::to_string(index), at);
+    if (index >= size()) [[unlikely]]
+      handle_refusals::no_slot(size(), index, at);
+    return index;
   }
   [[nodiscard]] std::size_t expect_held(std::size_t index, where at) const {
-    if (slots_[expect(index, at)].held) return index;
-    throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
+    if (!slots_[expect(index, at)].held) [[unlikely]]
+      handle_refusals::empty(index, at);
+    return index;
   }
   [[noreturn]] static void refuse(std::size_t index, const Handle& held, where at) {
-    std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
-    if constexpr (requires { held.call().layer; }) {
-      text += ": that of layer '" + printable(held.call().layer) + "' (micro-batch " +
-              std::to_string(held.call().micro_batch) + ") opened at " + held.call().at.text();
-    }
-    throw usage_error(text + "; take it first", at);
+    if constexpr (requires { held.call().layer; })
+      handle_refusals::owes(index, &held.call(), at);
+    else
+      handle_refusals::owes(index, nullptr, at);
   }
 
   std::vector<handle_slot> slots_;
@@ -31975,34 +32216,12 @@ class basic_file {
   basic_file() = default;
 
   /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
-  basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
-    if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
-  }
+  basic_file(std::string path, int flags, where at);
   /// Opens, where an error leaves it closed, with errno.
-  [[nodiscard]] static basic_file attempt(std::string path, int flags) {
-    basic_file result;
-    result.path_ = std::move(path);
-    do {
-      result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
-    } while (result.descriptor_ < 0 && errno == EINTR);
-    return result;
-  }
+  [[nodiscard]] static basic_file attempt(std::string path, int flags);
 
   /// Creates `path` for writing (mode 0600). The result is not open where that name exists already.
-  [[nodiscard]] static basic_file create_new(std::string path, where at) {
-    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-    basic_file result;
-    result.path_ = std::move(path);
-    do {
-      result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
-    } while (result.descriptor_ < 0 && errno == EINTR);
-    if (result.descriptor_ < 0 && errno != EEXIST) {
-      const int number = errno;
-      const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(result.path_) : "";
-      throw file_error(result.path_, 0, "cannot be created: " + reason(number) + folder, at);
-    }
-    return result;
-  }
+  [[nodiscard]] static basic_file create_new(std::string path, where at);
 
   basic_file(basic_file&& other) noexcept
       : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -32021,43 +32240,13 @@ class basic_file {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Size in bytes. A file_error for a folder, a pipe, or anything else that is no regular file.
-  [[nodiscard]] std::uint64_t size(where at) const {
-    struct stat facts{};
-    if (Files::ask_open(descriptor_, facts) != 0)
-      throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
-    if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
-    return static_cast<std::uint64_t>(facts.st_size);
-  }
+  [[nodiscard]] std::uint64_t size(where at) const;
 
   /// Fills `to` from byte `offset`. A file that ends earlier is a file_error.
-  void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
-    for (std::size_t done = 0; done < to.size();) {
-      const std::size_t rest = to.size() - done;
-      const ssize_t got = Files::read_at(descriptor_, to.data() + done, one_call(rest), position(offset, at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) {
-        throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
-      }
-      if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(rest) + " bytes too early", at);
-      done += static_cast<std::size_t>(got);
-      offset += static_cast<std::uint64_t>(got);
-    }
-  }
+  void read(std::uint64_t offset, std::span<std::byte> to, where at) const;
 
   /// Writes all of `from` at byte `offset`.
-  void write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
-    for (std::size_t done = 0; done < from.size();) {
-      const std::size_t rest = from.size() - done;
-      const ssize_t put = Files::write_at(descriptor_, from.data() + done, one_call(rest), position(offset, at));
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) {
-        const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
-        throw file_error(path_, offset, "cannot write " + std::to_string(rest) + " bytes: " + why, at);
-      }
-      done += static_cast<std::size_t>(put);
-      offset += static_cast<std::uint64_t>(put);
-    }
-  }
+  void write(std::uint64_t offset, std::span<const std::byte> from, where at) const;
 
   /// Advice to the system, which may ignore it: these bytes are read soon, or their way to the medium may begin.
   void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
@@ -32071,43 +32260,18 @@ class basic_file {
 
   /// Lets writes go around the page cache from here on: returns the alignment of offset, length and address that they
   /// need then, or 0 where the file system has none of these. `go_buffered`: through it again.
-  [[nodiscard]] std::size_t go_direct() const noexcept {
-    const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
-    return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
-  }
-  void go_buffered(where at) const {
-    if (Files::make_buffered(descriptor_) != 0)
-      throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
-  }
+  [[nodiscard]] std::size_t go_direct() const noexcept;
+  void go_buffered(where at) const;
 
   /// Makes it `bytes` long, and takes that room on the medium where the file system can, so that a full one is found
   /// before anything is written.
-  void reserve(std::uint64_t bytes, where at) const {
-    const off_t size = position(bytes, at);
-    int number = 0;
-    do {
-      number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
-      if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
-    } while (number == EINTR);
-    if (number != 0)
-      throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
-  }
+  void reserve(std::uint64_t bytes, where at) const;
 
   /// Sets the permission bits.
-  void permit(unsigned mode, where at) const {
-    if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
-      throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
-    }
-  }
+  void permit(unsigned mode, where at) const;
 
   /// Returns when the content is on the medium (fsync).
-  void sync(where at) const {
-    int result = 0;
-    do {
-      result = Files::sync(descriptor_);
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
-  }
+  void sync(where at) const;
 
   void close() noexcept {
     if (descriptor_ >= 0) static_cast<void>(Files::close(descriptor_));
@@ -32128,6 +32292,115 @@ class basic_file {
   std::string path_;
   int descriptor_ = -1;
 };
+
+template <files_policy Files>
+basic_file<Files>::basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
+  if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
+}
+
+template <files_policy Files>
+auto basic_file<Files>::attempt(std::string path, int flags) -> basic_file {
+  basic_file result;
+  result.path_ = std::move(path);
+  do {
+    result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
+  } while (result.descriptor_ < 0 && errno == EINTR);
+  return result;
+}
+
+template <files_policy Files>
+auto basic_file<Files>::create_new(std::string path, where at) -> basic_file {
+  constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  basic_file result;
+  result.path_ = std::move(path);
+  do {
+    result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
+  } while (result.descriptor_ < 0 && errno == EINTR);
+  if (result.descriptor_ < 0 && errno != EEXIST) {
+    const int number = errno;
+    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(result.path_) : "";
+    throw file_error(result.path_, 0, "cannot be created: " + reason(number) + folder, at);
+  }
+  return result;
+}
+
+template <files_policy Files>
+std::uint64_t basic_file<Files>::size(where at) const {
+  struct stat facts{};
+  if (Files::ask_open(descriptor_, facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
+  if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
+  return static_cast<std::uint64_t>(facts.st_size);
+}
+
+template <files_policy Files>
+void basic_file<Files>::read(std::uint64_t offset, std::span<std::byte> to, where at) const {
+  for (std::size_t done = 0; done < to.size();) {
+    const std::size_t rest = to.size() - done;
+    const ssize_t got = Files::read_at(descriptor_, to.data() + done, one_call(rest), position(offset, at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
+    }
+    if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(rest) + " bytes too early", at);
+    done += static_cast<std::size_t>(got);
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+template <files_policy Files>
+void basic_file<Files>::write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
+  for (std::size_t done = 0; done < from.size();) {
+    const std::size_t rest = from.size() - done;
+    const ssize_t put = Files::write_at(descriptor_, from.data() + done, one_call(rest), position(offset, at));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
+      throw file_error(path_, offset, "cannot write " + std::to_string(rest) + " bytes: " + why, at);
+    }
+    done += static_cast<std::size_t>(put);
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+template <files_policy Files>
+std::size_t basic_file<Files>::go_direct() const noexcept {
+  const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
+  return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
+}
+
+template <files_policy Files>
+void basic_file<Files>::go_buffered(where at) const {
+  if (Files::make_buffered(descriptor_) != 0)
+    throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
+}
+
+template <files_policy Files>
+void basic_file<Files>::reserve(std::uint64_t bytes, where at) const {
+  const off_t size = position(bytes, at);
+  int number = 0;
+  do {
+    number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
+    if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
+  } while (number == EINTR);
+  if (number != 0)
+    throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
+}
+
+template <files_policy Files>
+void basic_file<Files>::permit(unsigned mode, where at) const {
+  if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
+    throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
+  }
+}
+
+template <files_policy Files>
+void basic_file<Files>::sync(where at) const {
+  int result = 0;
+  do {
+    result = Files::sync(descriptor_);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
+}
 
 using file = basic_file<posix_files>;
 
@@ -32208,86 +32481,26 @@ class checkpoint_folder {
 
   /// The content; nothing where there is no such folder. Throws file_error where the system cannot say what the
   /// newest is: it may be a checkpoint, which nobody is to remove or to begin before.
-  [[nodiscard]] checkpoint_contents look(where at = where::current()) const {
-    checkpoint_contents out;
-    std::vector<std::uint64_t> all = steps(at);
-    for (; !all.empty(); all.pop_back()) {
-      const std::uint64_t step = all.back();
-      try {
-        switch (kind_of(step, at)) {
-          case folder_state::committed: out.committed.push_back(step); break;
-          case folder_state::unfinished: out.unfinished.push_back(step); break;
-          case folder_state::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
-          case folder_state::gone: break;
-        }
-      } catch (const file_error& problem) {
-        if (out.committed.empty()) throw;
-        out.left.push_back(problem);
-      }
-    }
-    std::reverse(out.committed.begin(), out.committed.end());
-    std::reverse(out.unfinished.begin(), out.unfinished.end());
-    return out;
-  }
+  [[nodiscard]] checkpoint_contents look(where at = where::current()) const;
   /// The steps of committed checkpoints, ascending.
   [[nodiscard]] std::vector<std::uint64_t> committed(where at = where::current()) const { return look(at).committed; }
 
   /// Makes it, and takes a lock on it that ends with this object or the process. A folder that another run has locked
   /// is a file_error.
-  void lock(where at = where::current()) {
-    make(path_, at);
-    lock_ = file(path_, O_RDONLY | O_DIRECTORY, at);
-    if (Files::lock(lock_.descriptor()) == 0) return;
-    if (errno == EWOULDBLOCK) throw file_error(path_, 0, "another run writes its checkpoints there", at);
-    // A file system without locks has no other run known. What fails at the question may have one.
-    if (errno == EIO || errno == ESTALE || errno == EACCES)
-      throw file_error(path_, 0, "cannot be locked: " + safetensors::reason(errno), at);
-  }
+  void lock(where at = where::current());
 
   /// Commits the checkpoint of `step`, whose other files are on their medium: its manifest is `text`, on the medium
   /// when this returns.
-  void commit(std::uint64_t step, const std::string& text, where at = where::current()) const {
-    const std::string folder = path_of(step);
-    const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
-    const std::string final_name = folder + "/" + std::string(manifest_name);
-    static_cast<void>(Files::remove(unfinished.c_str()));
-    {
-      const auto out = file::create_new(unfinished, at);
-      if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
-      out.write(0, std::as_bytes(std::span<const char>(text)), at);
-      out.permit(0644, at);
-      out.sync(at);
-    }
-    safetensors::sync_folder<Files>(path_, at);  // the name of this checkpoint's folder
-    if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
-      throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
-    safetensors::sync_folder<Files>(folder, at);
-  }
+  void commit(std::uint64_t step, const std::string& text, where at = where::current()) const;
 
   /// Removes what is not committed, of steps before `end`.
-  checkpoint_contents sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
-    checkpoint_contents out = look(at);
-    for (const std::uint64_t step : out.unfinished)
-      if (step < end) remove(step, out, at);
-    return out;
-  }
+  checkpoint_contents sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const;
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
-  checkpoint_contents keep(std::size_t count, where at = where::current()) const {
-    if (count == 0) return {};
-    checkpoint_contents out = look(at);
-    std::size_t kept = 0;
-    for (std::size_t i = out.committed.size(); i-- > 0;)
-      if (is_folder(out.committed[i], out, at) && ++kept > count) remove(out.committed[i], out, at);
-    return out;
-  }
+  checkpoint_contents keep(std::size_t count, where at = where::current()) const;
 
   /// Removes files that a rank has written for the checkpoint in `folder`, which is given up.
-  static void discard(const std::string& folder, const std::vector<std::string>& names) {
-    const file in = file::attempt(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    if (!in.is_open()) return;
-    for (const std::string& each : names) static_cast<void>(Files::remove_in(in.descriptor(), each.c_str()));
-  }
+  static void discard(const std::string& folder, const std::vector<std::string>& names);
 
  private:
   using file = safetensors::basic_file<Files>;
@@ -32295,118 +32508,218 @@ class checkpoint_folder {
   static constexpr const char* not_ours = "is no folder of a checkpoint, and is left as it is";
 
   // A manifest that is a link to what is not there was committed once.
-  [[nodiscard]] folder_state kind_of(std::uint64_t step, where at) const {
-    const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
-    if (safetensors::facts_of<Files>(manifest, at)) return folder_state::committed;
-    if (safetensors::link_facts_of<Files>(manifest, at))
-      throw file_error(manifest, 0, "is a link to what is not there", at);
-    const auto found = safetensors::link_facts_of<Files>(folder, at);
-    if (!found) return folder_state::gone;
-    return S_ISDIR(found->st_mode) ? folder_state::unfinished : folder_state::other;
-  }
-  [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
-    try {
-      const auto found = safetensors::link_facts_of<Files>(path_of(step), at);
-      if (found && S_ISDIR(found->st_mode)) return true;
-      out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
-    } catch (const file_error& problem) {
-      out.left.push_back(problem);
-    }
-    return false;
-  }
+  [[nodiscard]] folder_state kind_of(std::uint64_t step, where at) const;
+  [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const;
 
   // "step-" and digits alone.
-  [[nodiscard]] std::vector<std::uint64_t> steps(where at) const {
-    std::vector<std::uint64_t> out;
-    const file in = file::attempt(path_, O_RDONLY | O_DIRECTORY);
-    if (!in.is_open()) {
-      if (errno == ENOENT) return out;
-      refuse_list(errno, at);
-    }
-    for (const std::string& name : names_in(in, at)) {
-      if (!name.starts_with("step-")) continue;
-      std::uint64_t step = 0;
-      const auto [end, wrong] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
-      if (wrong == std::errc{} && end == name.data() + name.size() && checkpoint_name(step) == name)
-        out.push_back(step);
-    }
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-  [[noreturn]] void refuse_list(int number, where at) const {
-    throw file_error(path_, 0,
-                     "cannot be listed as a folder of checkpoints: " + safetensors::reason(number) +
-                         (number == ENOTDIR ? "; name a folder, or what is none yet" : ""),
-                     at);
-  }
-  [[nodiscard]] static std::vector<std::string> names_in(const file& folder, where at) {
-    std::vector<std::string> out;
-    alignas(dirent64) char entries[4096];
-    while (true) {
-      const ssize_t got = Files::list(folder.descriptor(), entries, sizeof entries);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw file_error(folder.path(), 0, "cannot be listed: " + safetensors::reason(errno), at);
-      if (got == 0) return out;
-      for (ssize_t next = 0; next < got;) {
-        const auto* const entry = reinterpret_cast<const dirent64*>(entries + next);
-        next += entry->d_reclen;
-        out.emplace_back(entry->d_name);
-      }
-    }
-  }
+  [[nodiscard]] std::vector<std::uint64_t> steps(where at) const;
+  [[noreturn]] void refuse_list(int number, where at) const;
+  [[nodiscard]] static std::vector<std::string> names_in(const file& folder, where at);
   [[nodiscard]] static bool is_ours(std::string_view name) noexcept {
     return name == manifest_name || name == unfinished_manifest_name ||
            ((name.starts_with("parameters-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors"));
   }
 
   // With the folders that it lies in.
-  static void make(const std::string& path, where at) {
-    const auto attempt = [&] { return Files::make_folder(path.c_str(), 0777) == 0 ? 0 : errno; };
-    int wrong = attempt();
-    const std::size_t end = path.find_last_not_of('/');
-    const std::size_t slash = end == std::string::npos ? end : path.rfind('/', end);
-    if (wrong == ENOENT && slash != std::string::npos && slash > 0) {
-      make(path.substr(0, slash), at);
-      wrong = attempt();
-    }
-    if (wrong != 0 && wrong != EEXIST) throw file_error(path, 0, "cannot be made: " + safetensors::reason(wrong), at);
-  }
+  static void make(const std::string& path, where at);
 
-  void remove(std::uint64_t step, checkpoint_contents& out, where at) const {
-    try {
-      remove(path_of(step), at);
-      out.removed.push_back(step);
-    } catch (const file_error& problem) {
-      out.left.push_back(problem);
-    }
-  }
+  void remove(std::uint64_t step, checkpoint_contents& out, where at) const;
   // Its manifest first, and that brought to the medium, so that half of a checkpoint is never a committed one.
-  static void remove(const std::string& folder, where at) {
-    const file in(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, at);
-    const auto remove_file = [&](const std::string& name) {
-      return Files::remove_in(in.descriptor(), name.c_str()) == 0 ? 0 : errno;
-    };
-    const auto refuse = [&](const std::string& path, int number) {
-      throw file_error(path, 0, "cannot be removed, and is left: " + safetensors::reason(number), at);
-    };
-    const std::string manifest(manifest_name);
-    const int wrong = remove_file(manifest);
-    if (wrong == 0) in.sync(at);
-    if (wrong != 0 && wrong != ENOENT) refuse(folder + "/" + manifest, wrong);
-    std::optional<std::pair<std::string, int>> first;
-    for (const std::string& name : names_in(in, at))
-      if (is_ours(name))
-        if (const int failed = remove_file(name); failed != 0 && failed != ENOENT && !first)
-          first.emplace(name, failed);
-    if (first) refuse(folder + "/" + first->first, first->second);
-    // Where somebody keeps other files in it, it stays.
-    if (Files::remove_folder(folder.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
-      refuse(folder, errno);
-  }
+  static void remove(const std::string& folder, where at);
 
   std::string path_;
   file lock_;
 };
+
+template <folders_policy Files>
+checkpoint_contents checkpoint_folder<Files>::look(where at) const {
+  checkpoint_contents out;
+  std::vector<std::uint64_t> all = steps(at);
+  for (; !all.empty(); all.pop_back()) {
+    const std::uint64_t step = all.back();
+    try {
+      switch (kind_of(step, at)) {
+        case folder_state::committed: out.committed.push_back(step); break;
+        case folder_state::unfinished: out.unfinished.push_back(step); break;
+        case folder_state::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
+        case folder_state::gone: break;
+      }
+    } catch (const file_error& problem) {
+      if (out.committed.empty()) throw;
+      out.left.push_back(problem);
+    }
+  }
+  std::reverse(out.committed.begin(), out.committed.end());
+  std::reverse(out.unfinished.begin(), out.unfinished.end());
+  return out;
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::lock(where at) {
+  make(path_, at);
+  lock_ = file(path_, O_RDONLY | O_DIRECTORY, at);
+  if (Files::lock(lock_.descriptor()) == 0) return;
+  if (errno == EWOULDBLOCK) throw file_error(path_, 0, "another run writes its checkpoints there", at);
+  // A file system without locks has no other run known. What fails at the question may have one.
+  if (errno == EIO || errno == ESTALE || errno == EACCES)
+    throw file_error(path_, 0, "cannot be locked: " + safetensors::reason(errno), at);
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::commit(std::uint64_t step, const std::string& text, where at) const {
+  const std::string folder = path_of(step);
+  const std::string unfinished = folder + "/" + std::string(unfinished_manifest_name);
+  const std::string final_name = folder + "/" + std::string(manifest_name);
+  static_cast<void>(Files::remove(unfinished.c_str()));
+  {
+    const auto out = file::create_new(unfinished, at);
+    if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
+    out.write(0, std::as_bytes(std::span<const char>(text)), at);
+    out.permit(0644, at);
+    out.sync(at);
+  }
+  safetensors::sync_folder<Files>(path_, at);  // the name of this checkpoint's folder
+  if (Files::rename(unfinished.c_str(), final_name.c_str()) != 0)
+    throw file_error(final_name, 0, "cannot be given its name: " + safetensors::reason(errno), at);
+  safetensors::sync_folder<Files>(folder, at);
+}
+
+template <folders_policy Files>
+checkpoint_contents checkpoint_folder<Files>::sweep(std::uint64_t end, where at) const {
+  checkpoint_contents out = look(at);
+  for (const std::uint64_t step : out.unfinished)
+    if (step < end) remove(step, out, at);
+  return out;
+}
+
+template <folders_policy Files>
+checkpoint_contents checkpoint_folder<Files>::keep(std::size_t count, where at) const {
+  if (count == 0) return {};
+  checkpoint_contents out = look(at);
+  std::size_t kept = 0;
+  for (std::size_t i = out.committed.size(); i-- > 0;)
+    if (is_folder(out.committed[i], out, at) && ++kept > count) remove(out.committed[i], out, at);
+  return out;
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::discard(const std::string& folder, const std::vector<std::string>& names) {
+  const file in = file::attempt(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!in.is_open()) return;
+  for (const std::string& each : names) static_cast<void>(Files::remove_in(in.descriptor(), each.c_str()));
+}
+
+template <folders_policy Files>
+auto checkpoint_folder<Files>::kind_of(std::uint64_t step, where at) const -> folder_state {
+  const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
+  if (safetensors::facts_of<Files>(manifest, at)) return folder_state::committed;
+  if (safetensors::link_facts_of<Files>(manifest, at))
+    throw file_error(manifest, 0, "is a link to what is not there", at);
+  const auto found = safetensors::link_facts_of<Files>(folder, at);
+  if (!found) return folder_state::gone;
+  return S_ISDIR(found->st_mode) ? folder_state::unfinished : folder_state::other;
+}
+
+template <folders_policy Files>
+bool checkpoint_folder<Files>::is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
+  try {
+    const auto found = safetensors::link_facts_of<Files>(path_of(step), at);
+    if (found && S_ISDIR(found->st_mode)) return true;
+    out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
+  } catch (const file_error& problem) {
+    out.left.push_back(problem);
+  }
+  return false;
+}
+
+template <folders_policy Files>
+std::vector<std::uint64_t> checkpoint_folder<Files>::steps(where at) const {
+  std::vector<std::uint64_t> out;
+  const file in = file::attempt(path_, O_RDONLY | O_DIRECTORY);
+  if (!in.is_open()) {
+    if (errno == ENOENT) return out;
+    refuse_list(errno, at);
+  }
+  for (const std::string& name : names_in(in, at)) {
+    if (!name.starts_with("step-")) continue;
+    std::uint64_t step = 0;
+    const auto [end, wrong] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (wrong == std::errc{} && end == name.data() + name.size() && checkpoint_name(step) == name) out.push_back(step);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::refuse_list(int number, where at) const {
+  throw file_error(path_, 0,
+                   "cannot be listed as a folder of checkpoints: " + safetensors::reason(number) +
+                       (number == ENOTDIR ? "; name a folder, or what is none yet" : ""),
+                   at);
+}
+
+template <folders_policy Files>
+std::vector<std::string> checkpoint_folder<Files>::names_in(const file& folder, where at) {
+  std::vector<std::string> out;
+  alignas(dirent64) char entries[4096];
+  while (true) {
+    const ssize_t got = Files::list(folder.descriptor(), entries, sizeof entries);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw file_error(folder.path(), 0, "cannot be listed: " + safetensors::reason(errno), at);
+    if (got == 0) return out;
+    for (ssize_t next = 0; next < got;) {
+      const auto* const entry = reinterpret_cast<const dirent64*>(entries + next);
+      next += entry->d_reclen;
+      out.emplace_back(entry->d_name);
+    }
+  }
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::make(const std::string& path, where at) {
+  const auto attempt = [&] { return Files::make_folder(path.c_str(), 0777) == 0 ? 0 : errno; };
+  int wrong = attempt();
+  const std::size_t end = path.find_last_not_of('/');
+  const std::size_t slash = end == std::string::npos ? end : path.rfind('/', end);
+  if (wrong == ENOENT && slash != std::string::npos && slash > 0) {
+    make(path.substr(0, slash), at);
+    wrong = attempt();
+  }
+  if (wrong != 0 && wrong != EEXIST) throw file_error(path, 0, "cannot be made: " + safetensors::reason(wrong), at);
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::remove(std::uint64_t step, checkpoint_contents& out, where at) const {
+  try {
+    remove(path_of(step), at);
+    out.removed.push_back(step);
+  } catch (const file_error& problem) {
+    out.left.push_back(problem);
+  }
+}
+
+template <folders_policy Files>
+void checkpoint_folder<Files>::remove(const std::string& folder, where at) {
+  const file in(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, at);
+  const auto remove_file = [&](const std::string& name) {
+    return Files::remove_in(in.descriptor(), name.c_str()) == 0 ? 0 : errno;
+  };
+  const auto refuse = [&](const std::string& path, int number) {
+    throw file_error(path, 0, "cannot be removed, and is left: " + safetensors::reason(number), at);
+  };
+  const std::string manifest(manifest_name);
+  const int wrong = remove_file(manifest);
+  if (wrong == 0) in.sync(at);
+  if (wrong != 0 && wrong != ENOENT) refuse(folder + "/" + manifest, wrong);
+  std::optional<std::pair<std::string, int>> first;
+  for (const std::string& name : names_in(in, at))
+    if (is_ours(name))
+      if (const int failed = remove_file(name); failed != 0 && failed != ENOENT && !first) first.emplace(name, failed);
+  if (first) refuse(folder + "/" + first->first, first->second);
+  // Where somebody keeps other files in it, it stays.
+  if (Files::remove_folder(folder.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+    refuse(folder, errno);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -33666,22 +33979,7 @@ class checkpoint_writer {
   static constexpr std::size_t staging_bytes = (writers + 1) * file_staging::bytes;
 
   /// `memory`: as `memory_bytes` says. `staging`: `staging_bytes`, where segments lie in files.
-  explicit checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging = {}) {
-    void* first = memory.data();
-    std::size_t room = memory.size();
-    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, writers * chunk_bytes, first, room));
-    ring_chunks_ = room / chunk_bytes - writers;
-    for (std::size_t i = 0; i <= writers && !staging.empty(); ++i)
-      staging_[i] = file_staging(staging.subspan(i * file_staging::bytes, file_staging::bytes));
-    try {
-      threads_.reserve(writers);
-      threads_.emplace_back([this] { work(); });
-      for (std::size_t i = 1; i < writers; ++i) threads_.emplace_back([this, i] { help(i); });
-    } catch (...) {
-      end();
-      throw;
-    }
-  }
+  explicit checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging = {});
   checkpoint_writer(const checkpoint_writer&) = delete;
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
   /// Gives up what is not written: its threads end after the chunks that they are at.
@@ -33689,40 +33987,16 @@ class checkpoint_writer {
 
   /// Begins to write `files` into `folder`, which is made, and to bring all to the medium. Nothing else may be under
   /// way.
-  void start(std::vector<file_to_write> files, std::string folder, where at) {
-    const std::lock_guard held(mutex_);
-    files_ = chunked_files(std::move(files));
-    folder_ = std::move(folder);
-    at_ = at;
-    taken_ = 0;
-    copied_from_ = files_.chunks();
-    problem_.reset();
-    failed_.reset();
-    stage_ = stage::writing;
-    changed_.notify_all();
-  }
+  void start(std::vector<file_to_write> files, std::string folder, where at);
   /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
-  void then(std::function<void()> job) {
-    const std::lock_guard held(mutex_);
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
-  }
+  void then(std::function<void()> job);
 
   /// Whether everything that was started is on the medium, or has failed.
-  [[nodiscard]] bool done() const {
-    const std::lock_guard held(mutex_);
-    return stage_ == stage::idle;
-  }
+  [[nodiscard]] bool done() const;
   /// Why the files could not be written.
-  [[nodiscard]] std::optional<file_error> problem() const {
-    const std::lock_guard held(mutex_);
-    return problem_;
-  }
+  [[nodiscard]] std::optional<file_error> problem() const;
   /// Why a job of `then` failed; once.
-  [[nodiscard]] std::optional<file_error> take_late_problem() {
-    const std::lock_guard held(mutex_);
-    return std::exchange(late_problem_, std::nullopt);
-  }
+  [[nodiscard]] std::optional<file_error> take_late_problem();
   /// The files, with their checksums, once they are done.
   [[nodiscard]] const std::vector<file_to_write>& files() const noexcept { return files_.all(); }
   [[nodiscard]] checkpoint_costs costs() const {
@@ -33732,33 +34006,9 @@ class checkpoint_writer {
 
   /// Returns when nothing that is still to be written lies where the segments are. A tier's file that cannot be read is
   /// a `problem` of what is written, and no error here.
-  void before_update() {
-    std::unique_lock held(mutex_);
-    if (stage_ != stage::writing || gathered()) return;
-    const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
-    const std::size_t to = copied_from_;
-    held.unlock();  // chunks that are taken meanwhile are still as they were
-    std::uint64_t copied = 0;
-    std::optional<file_error> wrong = problem_of([&] {
-      for (std::size_t chunk = from; chunk < to; ++chunk) {
-        const chunked_files::file_chunk of = files_.place_of(chunk);
-        files_.gather(of, slot_of(chunk), staging_[writers], at_);
-        copied += of.bytes;
-      }
-    });
-    held.lock();
-    if (wrong)
-      failed_ = std::move(wrong);
-    else
-      copied_from_ = greater_of(from, lesser_of(taken_, to));
-    costs_.copied_bytes += copied;
-    wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
-  }
+  void before_update();
   /// Returns when everything that was started is done.
-  void wait_done() {
-    std::unique_lock held(mutex_);
-    wait(held, [&] { return stage_ == stage::idle && jobs_.empty() && !in_job_; });
-  }
+  void wait_done();
 
  private:
   static constexpr std::size_t chunk_bytes = checkpoint_chunk;
@@ -33767,171 +34017,29 @@ class checkpoint_writer {
 
   // Whether all is in memory of its own.
   [[nodiscard]] bool gathered() const noexcept { return taken_ >= copied_from_ && gathering_ == 0; }
-  template <class Until>
-  void wait(std::unique_lock<std::mutex>& held, Until&& until) {
-    if (until()) return;
-    const auto begin = std::chrono::steady_clock::now();
-    changed_.wait(held, until);
-    costs_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
+  void wait(std::unique_lock<std::mutex>& held, function_ref<bool()> until);
   // The last chunks have the ring, so that a chunk always has the same slot.
   [[nodiscard]] std::byte* slot_of(std::size_t number) const noexcept {
     return buffers_ + (writers + number % ring_chunks_) * chunk_bytes;
   }
-  void end() noexcept {
-    {
-      const std::lock_guard held(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& each : threads_) each.join();
-  }
+  void end() noexcept;
 
   // --- on the first thread
 
-  void work() {
-    std::unique_lock held(mutex_);
-    while (true) {
-      changed_.wait(held, [&] { return ends_ || stage_ == stage::writing || !jobs_.empty(); });
-      if (ends_) return;
-      if (!jobs_.empty()) {
-        const std::function<void()> job = std::move(jobs_.front());
-        jobs_.erase(jobs_.begin());
-        in_job_ = true;
-        held.unlock();
-        std::optional<file_error> wrong = problem_of(job);
-        held.lock();
-        in_job_ = false;
-        if (wrong) late_problem_ = std::move(wrong);
-      } else {
-        held.unlock();
-        std::optional<file_error> wrong = problem_of([&] { write_all(); });
-        held.lock();
-        problem_ = std::move(wrong);
-        stage_ = stage::idle;
-      }
-      changed_.notify_all();
-    }
-  }
-  template <class Body>
-  [[nodiscard]] std::optional<file_error> problem_of(Body&& body) const {
-    try {
-      body();
-    } catch (const file_error& wrong) {
-      return wrong;
-    } catch (const std::exception& wrong) {  // no memory for a path
-      return file_error(folder_, 0, message_of(wrong), at_);
-    }
-    return std::nullopt;
-  }
+  void work();
+  [[nodiscard]] std::optional<file_error> problem_of(function_ref<void()> body) const;
 
-  void write_all() {
-    if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
-      throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
-    struct stat found = {};
-    if (Files::ask_link(folder_.c_str(), found) != 0)
-      throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
-    if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
-    for (const file_to_write& each : files_.all()) {
-      safetensors::basic_file<Files> out = make(each.path);
-      out.reserve(each.bytes, at_);
-      if (!write_chunks(out, each.checksums.size())) return;  // it was given up
-      out.permit(0644, at_);
-      out.sync(at_);
-    }
-    safetensors::sync_folder<Files>(folder_, at_);
-  }
+  void write_all();
   // What a run that was killed has left under that name is replaced.
-  [[nodiscard]] safetensors::basic_file<Files> make(const std::string& path) const {
-    auto out = safetensors::basic_file<Files>::create_new(path, at_);
-    if (out.is_open()) return out;
-    static_cast<void>(Files::remove(path.c_str()));
-    out = safetensors::basic_file<Files>::create_new(path, at_);
-    if (!out.is_open()) throw file_error(path, 0, "is in the way", at_);
-    return out;
-  }
-  [[nodiscard]] bool write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks) {
-    const std::size_t alignment = out.go_direct();
-    const bool direct = alignment != 0 && alignment <= largest_alignment;
-    if (!direct) out.go_buffered(at_);
-    std::unique_lock held(mutex_);
-    alignment_ = direct ? alignment : 1;
-    rest_.clear();
-    out_ = &out;
-    file_end_ = taken_ + chunks;
-    held.unlock();
-    changed_.notify_all();
-    write_from(0);
-    held.lock();
-    changed_.wait(held, [&] { return helping_ == 0; });
-    out_ = nullptr;
-    if (failed_) throw file_error(*failed_);
-    if (ends_) return false;
-    held.unlock();
-    if (!rest_.empty()) {  // less than a block
-      out.go_buffered(at_);
-      out.write(rest_begin_, rest_, at_);
-    }
-    return true;
-  }
+  [[nodiscard]] safetensors::basic_file<Files> make(const std::string& path) const;
+  [[nodiscard]] bool write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks);
 
   // --- on all threads
 
-  void help(std::size_t writer) {
-    std::unique_lock held(mutex_);
-    while (true) {
-      changed_.wait(held, [&] { return ends_ || (out_ != nullptr && !failed_ && taken_ < file_end_); });
-      if (ends_) return;
-      ++helping_;
-      held.unlock();
-      write_from(writer);
-      held.lock();
-      --helping_;
-      changed_.notify_all();
-    }
-  }
+  void help(std::size_t writer);
   // Chunks of the file, until there is none left.
-  void write_from(std::size_t writer) {
-    std::optional<file_error> wrong = problem_of([&] {
-      while (write_next(writer)) {
-      }
-    });
-    const std::lock_guard held(mutex_);
-    if (wrong && !failed_) failed_ = std::move(wrong);
-  }
-  [[nodiscard]] bool write_next(std::size_t writer) {
-    std::unique_lock held(mutex_);
-    if (ends_ || failed_ || taken_ == file_end_) return false;
-    const std::size_t number = taken_++;
-    const bool copied = number >= copied_from_;
-    const chunked_files::file_chunk of = files_.place_of(number);
-    std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
-    if (!copied) {
-      ++gathering_;
-      held.unlock();
-      std::optional<file_error> wrong = problem_of([&] { files_.gather(of, memory, staging_[writer], at_); });
-      held.lock();
-      --gathering_;
-      changed_.notify_all();  // an update may wait for it
-      if (wrong) {
-        failed_ = std::move(wrong);
-        return false;
-      }
-    }
-    held.unlock();
-    const std::span<const std::byte> all(memory, of.bytes);
-    files_.set_checksum(of, crc32c_of(all));
-    const std::size_t whole = all.size() / alignment_ * alignment_;  // blocks
-    if (whole < all.size()) {
-      rest_begin_ = of.begin + whole;
-      rest_.assign(all.begin() + static_cast<std::ptrdiff_t>(whole), all.end());
-    }
-    if (whole > 0) out_->write(of.begin, all.first(whole), at_);
-    if (alignment_ == 1) out_->start_sync(of.begin, of.bytes);
-    held.lock();
-    costs_.written_bytes += of.bytes;
-    return true;
-  }
+  void write_from(std::size_t writer);
+  [[nodiscard]] bool write_next(std::size_t writer);
 
   std::byte* buffers_ = nullptr;  // a chunk for each thread, and then the ring
   std::size_t ring_chunks_ = 0;
@@ -33960,6 +34068,263 @@ class checkpoint_writer {
   std::vector<std::byte> rest_;       // what is less than a block at its end
   std::vector<std::thread> threads_;  // the last: they use all the others
 };
+
+template <folders_policy Files>
+checkpoint_writer<Files>::checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging) {
+  void* first = memory.data();
+  std::size_t room = memory.size();
+  buffers_ = static_cast<std::byte*>(std::align(largest_alignment, writers * chunk_bytes, first, room));
+  ring_chunks_ = room / chunk_bytes - writers;
+  for (std::size_t i = 0; i <= writers && !staging.empty(); ++i)
+    staging_[i] = file_staging(staging.subspan(i * file_staging::bytes, file_staging::bytes));
+  try {
+    threads_.reserve(writers);
+    threads_.emplace_back([this] { work(); });
+    for (std::size_t i = 1; i < writers; ++i) threads_.emplace_back([this, i] { help(i); });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::start(std::vector<file_to_write> files, std::string folder, where at) {
+  const std::lock_guard held(mutex_);
+  files_ = chunked_files(std::move(files));
+  folder_ = std::move(folder);
+  at_ = at;
+  taken_ = 0;
+  copied_from_ = files_.chunks();
+  problem_.reset();
+  failed_.reset();
+  stage_ = stage::writing;
+  changed_.notify_all();
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::then(std::function<void()> job) {
+  const std::lock_guard held(mutex_);
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+}
+
+template <folders_policy Files>
+bool checkpoint_writer<Files>::done() const {
+  const std::lock_guard held(mutex_);
+  return stage_ == stage::idle;
+}
+
+template <folders_policy Files>
+std::optional<file_error> checkpoint_writer<Files>::problem() const {
+  const std::lock_guard held(mutex_);
+  return problem_;
+}
+
+template <folders_policy Files>
+std::optional<file_error> checkpoint_writer<Files>::take_late_problem() {
+  const std::lock_guard held(mutex_);
+  return std::exchange(late_problem_, std::nullopt);
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::before_update() {
+  std::unique_lock held(mutex_);
+  if (stage_ != stage::writing || gathered()) return;
+  const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
+  const std::size_t to = copied_from_;
+  held.unlock();  // chunks that are taken meanwhile are still as they were
+  std::uint64_t copied = 0;
+  std::optional<file_error> wrong = problem_of([&] {
+    for (std::size_t chunk = from; chunk < to; ++chunk) {
+      const chunked_files::file_chunk of = files_.place_of(chunk);
+      files_.gather(of, slot_of(chunk), staging_[writers], at_);
+      copied += of.bytes;
+    }
+  });
+  held.lock();
+  if (wrong)
+    failed_ = std::move(wrong);
+  else
+    copied_from_ = greater_of(from, lesser_of(taken_, to));
+  costs_.copied_bytes += copied;
+  wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::wait_done() {
+  std::unique_lock held(mutex_);
+  wait(held, [&] { return stage_ == stage::idle && jobs_.empty() && !in_job_; });
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::wait(std::unique_lock<std::mutex>& held, function_ref<bool()> until) {
+  if (until()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  changed_.wait(held, until);
+  costs_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::end() noexcept {
+  {
+    const std::lock_guard held(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& each : threads_) each.join();
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::work() {
+  std::unique_lock held(mutex_);
+  while (true) {
+    changed_.wait(held, [&] { return ends_ || stage_ == stage::writing || !jobs_.empty(); });
+    if (ends_) return;
+    if (!jobs_.empty()) {
+      const std::function<void()> job = std::move(jobs_.front());
+      jobs_.erase(jobs_.begin());
+      in_job_ = true;
+      held.unlock();
+      std::optional<file_error> wrong = problem_of(job);
+      held.lock();
+      in_job_ = false;
+      if (wrong) late_problem_ = std::move(wrong);
+    } else {
+      held.unlock();
+      std::optional<file_error> wrong = problem_of([&] { write_all(); });
+      held.lock();
+      problem_ = std::move(wrong);
+      stage_ = stage::idle;
+    }
+    changed_.notify_all();
+  }
+}
+
+template <folders_policy Files>
+std::optional<file_error> checkpoint_writer<Files>::problem_of(function_ref<void()> body) const {
+  try {
+    body();
+  } catch (const file_error& wrong) {
+    return wrong;
+  } catch (const std::exception& wrong) {  // no memory for a path
+    return file_error(folder_, 0, message_of(wrong), at_);
+  }
+  return std::nullopt;
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::write_all() {
+  if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
+    throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
+  struct stat found = {};
+  if (Files::ask_link(folder_.c_str(), found) != 0)
+    throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
+  if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
+  for (const file_to_write& each : files_.all()) {
+    safetensors::basic_file<Files> out = make(each.path);
+    out.reserve(each.bytes, at_);
+    if (!write_chunks(out, each.checksums.size())) return;  // it was given up
+    out.permit(0644, at_);
+    out.sync(at_);
+  }
+  safetensors::sync_folder<Files>(folder_, at_);
+}
+
+template <folders_policy Files>
+safetensors::basic_file<Files> checkpoint_writer<Files>::make(const std::string& path) const {
+  auto out = safetensors::basic_file<Files>::create_new(path, at_);
+  if (out.is_open()) return out;
+  static_cast<void>(Files::remove(path.c_str()));
+  out = safetensors::basic_file<Files>::create_new(path, at_);
+  if (!out.is_open()) throw file_error(path, 0, "is in the way", at_);
+  return out;
+}
+
+template <folders_policy Files>
+bool checkpoint_writer<Files>::write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks) {
+  const std::size_t alignment = out.go_direct();
+  const bool direct = alignment != 0 && alignment <= largest_alignment;
+  if (!direct) out.go_buffered(at_);
+  std::unique_lock held(mutex_);
+  alignment_ = direct ? alignment : 1;
+  rest_.clear();
+  out_ = &out;
+  file_end_ = taken_ + chunks;
+  held.unlock();
+  changed_.notify_all();
+  write_from(0);
+  held.lock();
+  changed_.wait(held, [&] { return helping_ == 0; });
+  out_ = nullptr;
+  if (failed_) throw file_error(*failed_);
+  if (ends_) return false;
+  held.unlock();
+  if (!rest_.empty()) {  // less than a block
+    out.go_buffered(at_);
+    out.write(rest_begin_, rest_, at_);
+  }
+  return true;
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::help(std::size_t writer) {
+  std::unique_lock held(mutex_);
+  while (true) {
+    changed_.wait(held, [&] { return ends_ || (out_ != nullptr && !failed_ && taken_ < file_end_); });
+    if (ends_) return;
+    ++helping_;
+    held.unlock();
+    write_from(writer);
+    held.lock();
+    --helping_;
+    changed_.notify_all();
+  }
+}
+
+template <folders_policy Files>
+void checkpoint_writer<Files>::write_from(std::size_t writer) {
+  std::optional<file_error> wrong = problem_of([&] {
+    while (write_next(writer)) {
+    }
+  });
+  const std::lock_guard held(mutex_);
+  if (wrong && !failed_) failed_ = std::move(wrong);
+}
+
+template <folders_policy Files>
+bool checkpoint_writer<Files>::write_next(std::size_t writer) {
+  std::unique_lock held(mutex_);
+  if (ends_ || failed_ || taken_ == file_end_) return false;
+  const std::size_t number = taken_++;
+  const bool copied = number >= copied_from_;
+  const chunked_files::file_chunk of = files_.place_of(number);
+  std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
+  if (!copied) {
+    ++gathering_;
+    held.unlock();
+    std::optional<file_error> wrong = problem_of([&] { files_.gather(of, memory, staging_[writer], at_); });
+    held.lock();
+    --gathering_;
+    changed_.notify_all();  // an update may wait for it
+    if (wrong) {
+      failed_ = std::move(wrong);
+      return false;
+    }
+  }
+  held.unlock();
+  const std::span<const std::byte> all(memory, of.bytes);
+  files_.set_checksum(of, crc32c_of(all));
+  const std::size_t whole = all.size() / alignment_ * alignment_;  // blocks
+  if (whole < all.size()) {
+    rest_begin_ = of.begin + whole;
+    rest_.assign(all.begin() + static_cast<std::ptrdiff_t>(whole), all.end());
+  }
+  if (whole > 0) out_->write(of.begin, all.first(whole), at_);
+  if (alignment_ == 1) out_->start_sync(of.begin, of.bytes);
+  held.lock();
+  costs_.written_bytes += of.bytes;
+  return true;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -34030,44 +34395,13 @@ template <communicator Group>
 class file_agreement {
  public:
   /// Calls `body`, unless an earlier one has failed. Other exceptions go on.
-  template <class Body>
-  void attempt(Body&& body) {
-    if (kept_) return;
-    try {
-      body();
-    } catch (const file_error& problem) {
-      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
-    } catch (const input_error& problem) {
-      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
-    } catch (const usage_error& problem) {
-      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
-    }
-  }
+  void attempt(function_ref<void()> body);
   [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
 
   /// Where an `attempt` of some rank has failed, throws the error of the lowest such rank on all, with its number.
   /// Collective over `group`, of host memory.
   template <communicator Group>
-  void agree(const Group& group, where at = where::current()) {
-    if (!is_rehearsed(group)) {
-      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
-      const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
-      std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
-      group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-      for (int rank = 0; rank < group.size(); ++rank) {
-        const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
-        const std::string path = broadcast_text(group, mine.path, rank, at);
-        const std::string message = broadcast_text(group, mine.message, rank, at);
-        const int number = world_rank(group, rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
-          throw file_error(path, there[1], message, at, number);
-        const std::string text = "rank " + std::to_string(number) + ": " + message;
-        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
-        throw usage_error(text, at);
-      }
-    }
-  }
+  void agree(const Group& group, where at = where::current());
 
  private:
   enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
@@ -34078,15 +34412,52 @@ class file_agreement {
   };
 
   // Without the site, which is another on the other ranks.
-  [[nodiscard]] static std::string said_by(const error& problem) {
-    constexpr std::string_view mark = "belay: ";
-    const std::string_view all = problem.what();
-    const std::size_t found = all.find(mark);
-    return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
-  }
+  [[nodiscard]] static std::string said_by(const error& problem);
 
   std::optional<failure> kept_;
 };
+
+inline void file_agreement::attempt(function_ref<void()> body) {
+  if (kept_) return;
+  try {
+    body();
+  } catch (const file_error& problem) {
+    kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
+  } catch (const input_error& problem) {
+    kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
+  } catch (const usage_error& problem) {
+    kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
+  }
+}
+
+template <communicator Group>
+void file_agreement::agree(const Group& group, where at) {
+  if (!is_rehearsed(group)) {
+    const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
+    const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
+    std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
+    group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
+      if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
+      const std::string path = broadcast_text(group, mine.path, rank, at);
+      const std::string message = broadcast_text(group, mine.message, rank, at);
+      const int number = world_rank(group, rank);
+      if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+        throw file_error(path, there[1], message, at, number);
+      const std::string text = "rank " + std::to_string(number) + ": " + message;
+      if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
+      throw usage_error(text, at);
+    }
+  }
+}
+
+inline std::string file_agreement::said_by(const error& problem) {
+  constexpr std::string_view mark = "belay: ";
+  const std::string_view all = problem.what();
+  const std::size_t found = all.find(mark);
+  return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
+}
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -34271,11 +34642,7 @@ class declared_state {
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
   /// The declarations of the pieces, without where they lie: a tensor for each piece.
-  [[nodiscard]] std::vector<manifest_tensor> declarations() const {
-    std::vector<manifest_tensor> out;
-    for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
-    return out;
-  }
+  [[nodiscard]] std::vector<manifest_tensor> declarations() const;
 
  private:
   std::vector<declared_piece> pieces_;
@@ -34295,22 +34662,10 @@ void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::siz
 class checkpoint_layout {
  public:
   checkpoint_layout() = default;
-  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// The layout of all that the ranks of `of`, a mesh of `shape`, have declared. A tensor that several pipeline
   /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
   /// stages list a tensor in two shapes, or its ranks do not write each element once.
-  template <class Group>
-  checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
-    const std::string own = manifest_text::of(declared.declarations());
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const std::string text = safetensors::broadcast_text(group, rank == group.rank() ? own : "", rank, at);
-      const std::string source = "the state of rank " + std::to_string(rank);
-      add(rank, manifest_parser(text, source, at).parse_tensors(), at);
-      if (rank == group.rank()) keep_own(rank, declared);
-    }
-    expect_whole(at);
-    lay_out_all(at);
-    keep_copies(group.rank(), declared);
-  }
+  checkpoint_layout(const group& of, const axes& shape, const declared_state& declared, where at);
 
   /// Whether several stages list a tensor.
   [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
@@ -34326,26 +34681,8 @@ class checkpoint_layout {
                                                               std::uint64_t step);
 
   /// The checksums of all files' chunks, in the manifest's order. Collective.
-  template <class Group>
-  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const Group& group, const std::vector<file_to_write>& own,
-                                                            where at) const {
-    const auto ranks = static_cast<std::size_t>(group.size());
-    std::vector<std::size_t> counts(ranks);
-    for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
-    const std::size_t most = *std::max_element(counts.begin(), counts.end());
-    std::vector<std::uint64_t> mine, all(most * ranks);
-    for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
-    mine.resize(most);
-    if (most > 0) group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-    std::vector<std::uint32_t> out;
-    std::vector<std::size_t> next(ranks);
-    for (const file& each : files_)
-      for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
-        const auto rank = static_cast<std::size_t>(each.rank);
-        out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
-      }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const group& of, const std::vector<file_to_write>& own,
+                                                            where at) const;
 
   /// The manifest of a checkpoint, but for optimizers and states.
   [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,
@@ -34426,6 +34763,48 @@ class checkpoint_layout {
 // How the pieces of all ranks are laid out in the files of a checkpoint, and checked.
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::vector<manifest_tensor> declared_state::declarations() const {
+  std::vector<manifest_tensor> out;
+  for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
+  return out;
+}
+
+BELAY_DECL checkpoint_layout::checkpoint_layout(const group& of, const axes& shape, const declared_state& declared,
+                                                where at)
+    : shape_(shape) {
+  const std::string own = manifest_text::of(declared.declarations());
+  for (int rank = 0; rank < of.size(); ++rank) {
+    const std::string text = safetensors::broadcast_text(of, rank == of.rank() ? own : "", rank, at);
+    const std::string source = "the state of rank " + std::to_string(rank);
+    add(rank, manifest_parser(text, source, at).parse_tensors(), at);
+    if (rank == of.rank()) keep_own(rank, declared);
+  }
+  expect_whole(at);
+  lay_out_all(at);
+  keep_copies(of.rank(), declared);
+}
+
+BELAY_DECL std::vector<std::uint32_t> checkpoint_layout::gather_checksums(const group& of,
+                                                                          const std::vector<file_to_write>& own,
+                                                                          where at) const {
+  const auto ranks = static_cast<std::size_t>(of.size());
+  std::vector<std::size_t> counts(ranks);
+  for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
+  const std::size_t most = *std::max_element(counts.begin(), counts.end());
+  std::vector<std::uint64_t> mine, all(most * ranks);
+  for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
+  mine.resize(most);
+  if (most > 0) of.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<std::uint32_t> out;
+  std::vector<std::size_t> next(ranks);
+  for (const file& each : files_)
+    for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
+      const auto rank = static_cast<std::size_t>(each.rank);
+      out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
+    }
+  return out;
+}
 
 BELAY_DECL std::vector<std::uint64_t> checkpoint_layout::sums_of_copies(std::span<std::byte> memory,
                                                                         file_staging& staging, where at) const {
@@ -34618,29 +34997,7 @@ template <files_policy Files>
 class basic_reader {
  public:
   /// Opens and checks `path`. Anything wrong with it is a file_error.
-  explicit basic_reader(std::string path, where at = where::current())
-      : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
-    const std::uint64_t size = file_.size(at);
-    if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
-    std::byte prefix[8];
-    file_.read(0, prefix, at);
-    std::uint64_t length = 0;
-    for (int i = 7; i >= 0; --i) length = length << 8U | std::to_integer<std::uint64_t>(prefix[i]);
-    if (length > largest_header) {
-      throw file_error(file_.path(), 0, "claims a header of " + std::to_string(length) + " bytes", at);
-    }
-    if (length > size - 8) {
-      throw file_error(
-          file_.path(), 0,
-          "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
-    }
-    // The file has these bytes: memory is never allocated for a length that is only claimed.
-    std::string text(static_cast<std::size_t>(length), '\0');
-    file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-    data_begin_ = 8 + length;
-    header_ = parse_header(text, size - data_begin_, file_.path(), at);
-    by_name_ = order_by_name(header_.tensors);
-  }
+  explicit basic_reader(std::string path, where at = where::current());
 
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
@@ -34654,44 +35011,22 @@ class basic_reader {
   }
 
   /// The tensor called `name`; a file_error where there is none.
-  [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const {
-    const tensor* found = find(name);
-    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
-    return *found;
-  }
+  [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const;
 
   /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. The stored
   /// type must be that of T: nothing is converted. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const {
-    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (element<T>) {
-      const tensor& from = tensor_named(name, at);
-      if (from.type != stored_as<T>) {
-        throw file_error(path(), data_begin_ + from.begin,
-                         "tensor " + from.name + " holds " + std::string(safetensors::name(from.type)) + ", " +
-                             std::string(safetensors::name(stored_as<T>)) + " was asked for",
-                         at);
-      }
-      const std::uint64_t elements = from.elements();
-      if (first_element > elements || destination.size() > elements - first_element) {
-        throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + destination.size()) + " of tensor " +
-                              printable(from.name) + ", which has " + std::to_string(elements),
-                          at);
-      }
-      file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
-    }
-  }
+            where at = where::current()) const;
 
   /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
   /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
   /// usage_error.
   template <class T>
-  requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
-           dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
-                                                          std::span<T> destination, where at = where::current()) const {
+    requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
+             dtype_of<T> == dtype::f64)
+  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                      where at = where::current()) const {
     switch (tensor_named(name, at).type) {
       case stored_type::f64: return read_as<double>(name, first_element, destination, at);
       case stored_type::f32: return read_as<float>(name, first_element, destination, at);
@@ -34703,39 +35038,103 @@ class basic_reader {
 
   /// Fills `destination` with the raw bytes of tensor `name` from `first_byte` on, whatever its type.
   void read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
-                  where at = where::current()) const {
-    const tensor& from = tensor_named(name, at);
-    if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
-      throw usage_error("bytes " + std::to_string(first_byte) + " to " +
-                            std::to_string(first_byte + destination.size()) + " of tensor " + printable(from.name) +
-                            ", which has " + std::to_string(from.bytes()),
-                        at);
-    }
-    file_.read(data_begin_ + from.begin + first_byte, destination, at);
-  }
+                  where at = where::current()) const;
 
  private:
   // A piece at a time.
   template <class Stored, class T>
-  void read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination, where at) const {
-    if constexpr (std::is_same_v<Stored, T>) {
-      read(name, first_element, destination, at);
-    } else {
-      Stored piece[4096];
-      for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
-        const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
-        read(name, first_element + done, std::span(piece).first(to.size()), at);
-        for (std::size_t i = 0; i < to.size(); ++i)
-          to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
-      }
-    }
-  }
+  void read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination, where at) const;
 
   basic_file<Files> file_;
   std::uint64_t data_begin_ = 0;
   header header_;
   std::vector<std::size_t> by_name_;
 };
+
+template <files_policy Files>
+basic_reader<Files>::basic_reader(std::string path, where at)
+    : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
+  const std::uint64_t size = file_.size(at);
+  if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
+  std::byte prefix[8];
+  file_.read(0, prefix, at);
+  std::uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8U | std::to_integer<std::uint64_t>(prefix[i]);
+  if (length > largest_header) {
+    throw file_error(file_.path(), 0, "claims a header of " + std::to_string(length) + " bytes", at);
+  }
+  if (length > size - 8) {
+    throw file_error(
+        file_.path(), 0,
+        "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
+  }
+  // The file has these bytes: memory is never allocated for a length that is only claimed.
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  data_begin_ = 8 + length;
+  header_ = parse_header(text, size - data_begin_, file_.path(), at);
+  by_name_ = order_by_name(header_.tensors);
+}
+
+template <files_policy Files>
+const tensor& basic_reader<Files>::tensor_named(std::string_view name, where at) const {
+  const tensor* found = find(name);
+  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
+  return *found;
+}
+
+template <files_policy Files>
+template <class T>
+void basic_reader<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                               where at) const {
+  static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
+  if constexpr (element<T>) {
+    const tensor& from = tensor_named(name, at);
+    if (from.type != stored_as<T>) {
+      throw file_error(path(), data_begin_ + from.begin,
+                       "tensor " + from.name + " holds " + std::string(safetensors::name(from.type)) + ", " +
+                           std::string(safetensors::name(stored_as<T>)) + " was asked for",
+                       at);
+    }
+    const std::uint64_t elements = from.elements();
+    if (first_element > elements || destination.size() > elements - first_element) {
+      throw usage_error("elements " + std::to_string(first_element) + " to " +
+                            std::to_string(first_element + destination.size()) + " of tensor " + printable(from.name) +
+                            ", which has " + std::to_string(elements),
+                        at);
+    }
+    file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
+  }
+}
+
+template <files_policy Files>
+void basic_reader<Files>::read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
+                                     where at) const {
+  const tensor& from = tensor_named(name, at);
+  if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
+    throw usage_error("bytes " + std::to_string(first_byte) + " to " + std::to_string(first_byte + destination.size()) +
+                          " of tensor " + printable(from.name) + ", which has " + std::to_string(from.bytes()),
+                      at);
+  }
+  file_.read(data_begin_ + from.begin + first_byte, destination, at);
+}
+
+template <files_policy Files>
+template <class Stored, class T>
+void basic_reader<Files>::read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                                  where at) const {
+  if constexpr (std::is_same_v<Stored, T>) {
+    read(name, first_element, destination, at);
+  } else {
+    Stored piece[4096];
+    for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
+      const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
+      read(name, first_element + done, std::span(piece).first(to.size()), at);
+      for (std::size_t i = 0; i < to.size(); ++i)
+        to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
+    }
+  }
+}
 
 using reader = basic_reader<posix_files>;
 
@@ -34760,12 +35159,9 @@ template <files_policy Files = posix_files>
 class checkpoint_reader {
  public:
   /// The checkpoint in `folder`, whose manifest says `content`. Opens nothing yet.
-  checkpoint_reader(std::string folder, manifest content)
-      : folder_(std::move(folder)), content_(std::move(content)), files_(content_.files.size()) {}
+  checkpoint_reader(std::string folder, manifest content);
   /// The checkpoint in `folder`, whose manifest is read now. Opens no other file yet.
-  explicit checkpoint_reader(const std::string& folder, where at = where::current())
-      : checkpoint_reader(folder, parse_manifest(read_manifest_text<Files>(folder, at),
-                                                 folder + "/" + std::string(manifest_name), at)) {}
+  explicit checkpoint_reader(const std::string& folder, where at = where::current());
 
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
   [[nodiscard]] const manifest& content() const noexcept { return content_; }
@@ -34774,15 +35170,7 @@ class checkpoint_reader {
 
   /// The tensor called `name`, of `shape`; a file_error where there is none.
   [[nodiscard]] const manifest_tensor& tensor_named(std::string_view name, std::span<const std::uint64_t> shape,
-                                                    where at = where::current()) const {
-    const manifest_tensor* const found = content_.find(name);
-    if (found == nullptr) fail("has no tensor " + printable(std::string(name)), at);
-    if (!std::equal(found->shape.begin(), found->shape.end(), shape.begin(), shape.end()))
-      fail("tensor " + printable(found->name) + " is " + shape_text(found->shape) + ", the model's is " +
-               shape_text(shape),
-           at);
-    return *found;
-  }
+                                                    where at = where::current()) const;
   [[nodiscard]] static bool has_part(const manifest_tensor& from, std::string_view part) noexcept {
     return std::any_of(from.pieces.begin(), from.pieces.end(), [&](const auto& each) { return each.part == part; });
   }
@@ -34791,81 +35179,19 @@ class checkpoint_reader {
   /// narrower. Elements that no piece has, or several, are a file_error.
   template <class T>
   void read(const manifest_tensor& from, std::string_view part, std::uint64_t first, std::span<T> to,
-            where at = where::current()) {
-    std::uint64_t found = 0;
-    for (const manifest_piece& piece : from.pieces) {
-      if (piece.part != part) continue;
-      const box_runs runs(from.shape, piece.box);
-      runs.each_common(piece.first, piece.first + piece.count, first, first + to.size(),
-                       [&](std::uint64_t element, std::uint64_t in_box, std::uint64_t count) {
-                         found += count;
-                         const auto target =
-                             to.subspan(static_cast<std::size_t>(element - first), static_cast<std::size_t>(count));
-                         read_piece(from, piece, in_box - piece.first, target, at);
-                       });
-    }
-    if (found != to.size())
-      fail("of tensor " + printable(from.name) + ", part " + printable(std::string(part)) + ", elements " +
-               std::to_string(first) + " to " + std::to_string(first + to.size()) + " are there " +
-               (found < to.size() ? "in part only" : "more than once"),
-           at);
-  }
+            where at = where::current());
 
   /// Fills `to` with the bytes of file number `number` from byte `begin` on.
-  void read_bytes(std::size_t number, std::uint64_t begin, std::span<std::byte> to, where at = where::current()) {
-    const std::uint64_t size = content_.files[number].bytes;
-    while (!to.empty()) {
-      const std::uint64_t chunk = begin / checkpoint_chunk;
-      const std::uint64_t from = chunk * checkpoint_chunk;
-      const std::uint64_t length = lesser_of(checkpoint_chunk, size - from);
-      const std::size_t taken = static_cast<std::size_t>(lesser_of<std::uint64_t>(to.size(), from + length - begin));
-      if (taken == length) {  // into place at once
-        load(number, chunk, to.first(taken), at);
-      } else {
-        std::memcpy(to.data(), cached(number, chunk, length, at) + (begin - from), taken);
-      }
-      to = to.subspan(taken);
-      begin += taken;
-    }
-  }
+  void read_bytes(std::size_t number, std::uint64_t begin, std::span<std::byte> to, where at = where::current());
 
  private:
-  [[noreturn]] void fail(const std::string& what, where at) const {
-    throw file_error(folder_ + "/" + std::string(manifest_name), 0, what, at);
-  }
+  [[noreturn]] void fail(const std::string& what, where at) const;
 
   template <class T>
   void read_piece(const manifest_tensor& of, const manifest_piece& piece, std::uint64_t first, std::span<T> to,
-                  where at) {
-    using safetensors::stored_type;
-    switch (piece.type) {
-      case stored_type::f64: return read_as<double>(piece, first, to, at);
-      case stored_type::f32: return read_as<float>(piece, first, to, at);
-      case stored_type::f16: return read_as<fp16>(piece, first, to, at);
-      case stored_type::bf16: return read_as<bf16>(piece, first, to, at);
-      default:
-        throw file_error(path_of(piece.file), piece.begin,
-                         "tensor " + printable(of.name) + " holds " + std::string(safetensors::name(piece.type)) +
-                             ", which is not read as numbers",
-                         at);
-    }
-  }
+                  where at);
   template <class Stored, class T>
-  void read_as(const manifest_piece& piece, std::uint64_t first, std::span<T> to, where at) {
-    const std::uint64_t begin = piece.begin + first * sizeof(Stored);
-    if constexpr (std::is_same_v<Stored, T>) {
-      read_bytes(piece.file, begin, std::as_writable_bytes(to), at);
-    } else {
-      Stored some[4096];
-      for (std::size_t done = 0; done < to.size(); done += std::size(some)) {
-        const std::span<T> next = to.subspan(done, lesser_of(std::size(some), to.size() - done));
-        read_bytes(piece.file, begin + done * sizeof(Stored),
-                   std::as_writable_bytes(std::span(some).first(next.size())), at);
-        for (std::size_t i = 0; i < next.size(); ++i)
-          next[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(some[i])));
-      }
-    }
-  }
+  void read_as(const manifest_piece& piece, std::uint64_t first, std::span<T> to, where at);
 
   static constexpr std::uint64_t ahead = 4 * checkpoint_chunk;  // while a chunk is summed, these are on their way
 
@@ -34873,84 +35199,14 @@ class checkpoint_reader {
 
   // A chunk of which a part was asked for, as the next parts will be: of the parts of a state in turn, as an optimizer
   // does that fills itself from a file.
-  [[nodiscard]] const std::byte* cached(std::size_t number, std::uint64_t chunk, std::uint64_t length, where at) {
-    cached_chunk* oldest = &cached_[0];
-    for (cached_chunk& each : cached_) {
-      if (each.used > 0 && each.file == number && each.chunk == chunk) {
-        each.used = ++uses_;
-        return each.memory->data();
-      }
-      if (each.used < oldest->used) oldest = &each;
-    }
-    if (!oldest->memory) oldest->memory = std::make_unique<std::array<std::byte, checkpoint_chunk>>();
-    oldest->used = 0;  // nothing, should it fail
-    load(number, chunk, std::span(*oldest->memory).first(static_cast<std::size_t>(length)), at);
-    oldest->file = number;
-    oldest->chunk = chunk;
-    oldest->used = ++uses_;
-    return oldest->memory->data();
-  }
+  [[nodiscard]] const std::byte* cached(std::size_t number, std::uint64_t chunk, std::uint64_t length, where at);
   // One chunk, verified.
-  void load(std::size_t number, std::uint64_t chunk, std::span<std::byte> to, where at) {
-    open(number, at);
-    const std::uint64_t begin = chunk * checkpoint_chunk;
-    files_[number].will_read(begin + to.size(), ahead);
-    files_[number].read(begin, to, at);
-    bytes_read_ += to.size();
-    if (crc32c_of(to) == content_.files[number].checksums[static_cast<std::size_t>(chunk)]) return;
-    throw file_error(path_of(number), begin,
-                     "the " + std::to_string(to.size()) +
-                         " bytes from here on do not match their checksum; they hold " +
-                         tensors_in(number, begin, begin + to.size()),
-                     at);
-  }
-  void open(std::size_t number, where at) {
-    safetensors::basic_file<Files>& file = files_[number];
-    if (file.is_open()) return;
-    const manifest_file& expected = content_.files[number];
-    safetensors::basic_file<Files> opened(path_of(number), O_RDONLY | O_NONBLOCK, at);
-    expect_ours(number, at);
-    const std::uint64_t size = opened.size(at);
-    if (size != expected.bytes)
-      throw file_error(opened.path(), lesser_of(size, expected.bytes),
-                       "has " + std::to_string(size) + " bytes, its checkpoint says " + std::to_string(expected.bytes) +
-                           "; it holds " + tensors_in(number, lesser_of(size, expected.bytes), ~std::uint64_t{0}),
-                       at);
-    file = std::move(opened);
-  }
+  void load(std::size_t number, std::uint64_t chunk, std::span<std::byte> to, where at);
+  void open(std::size_t number, where at);
   // A whole file in another one's place is named as that. What is damaged is found by its checksum.
-  void expect_ours(std::size_t number, where at) const {
-    std::string id, name, step;
-    try {
-      const safetensors::basic_reader<Files> header(path_of(number), at);
-      for (const auto& [key, value] : header.metadata()) {
-        if (key == "checkpoint") id = value;
-        if (key == "file") name = value;
-        if (key == "step") step = value;
-      }
-    } catch (const file_error&) {
-      return;
-    }
-    if (id == content_.id && name == content_.files[number].name && step == padded_step(content_.step)) return;
-    throw file_error(path_of(number), 0,
-                     name.empty() ? std::string("is no file of a checkpoint")
-                                  : "is file " + printable(name) + " of step " + printable(step) + " of run " +
-                                        printable(id) + ": it belongs to another place",
-                     at);
-  }
+  void expect_ours(std::size_t number, where at) const;
   // The first few tensors between two bytes of a file.
-  [[nodiscard]] std::string tensors_in(std::size_t number, std::uint64_t begin, std::uint64_t end) const {
-    std::string out;
-    std::size_t count = 0;
-    for (const manifest_tensor& each : content_.tensors)
-      for (const manifest_piece& piece : each.pieces) {
-        if (piece.file != number || piece.begin >= end || piece.begin + piece.bytes() <= begin) continue;
-        if (++count > 3) continue;
-        out += (out.empty() ? "" : ", ") + (piece.part + " of tensor " + printable(each.name));
-      }
-    if (count > 3) out += " and " + std::to_string(count - 3) + " more";
-    return out.empty() ? "the header" : out;
-  }
+  [[nodiscard]] std::string tensors_in(std::size_t number, std::uint64_t begin, std::uint64_t end) const;
 
   std::string folder_;
   manifest content_;
@@ -34964,6 +35220,194 @@ class checkpoint_reader {
   std::uint64_t uses_ = 0;
   std::uint64_t bytes_read_ = 0;
 };
+
+template <files_policy Files>
+checkpoint_reader<Files>::checkpoint_reader(std::string folder, manifest content)
+    : folder_(std::move(folder)), content_(std::move(content)), files_(content_.files.size()) {}
+
+template <files_policy Files>
+checkpoint_reader<Files>::checkpoint_reader(const std::string& folder, where at)
+    : checkpoint_reader(folder, parse_manifest(read_manifest_text<Files>(folder, at),
+                                               folder + "/" + std::string(manifest_name), at)) {}
+
+template <files_policy Files>
+const manifest_tensor& checkpoint_reader<Files>::tensor_named(std::string_view name,
+                                                              std::span<const std::uint64_t> shape, where at) const {
+  const manifest_tensor* const found = content_.find(name);
+  if (found == nullptr) fail("has no tensor " + printable(std::string(name)), at);
+  if (!std::equal(found->shape.begin(), found->shape.end(), shape.begin(), shape.end()))
+    fail("tensor " + printable(found->name) + " is " + shape_text(found->shape) + ", the model's is " +
+             shape_text(shape),
+         at);
+  return *found;
+}
+
+template <files_policy Files>
+template <class T>
+void checkpoint_reader<Files>::read(const manifest_tensor& from, std::string_view part, std::uint64_t first,
+                                    std::span<T> to, where at) {
+  std::uint64_t found = 0;
+  for (const manifest_piece& piece : from.pieces) {
+    if (piece.part != part) continue;
+    const box_runs runs(from.shape, piece.box);
+    runs.each_common(piece.first, piece.first + piece.count, first, first + to.size(),
+                     [&](std::uint64_t element, std::uint64_t in_box, std::uint64_t count) {
+                       found += count;
+                       const auto target =
+                           to.subspan(static_cast<std::size_t>(element - first), static_cast<std::size_t>(count));
+                       read_piece(from, piece, in_box - piece.first, target, at);
+                     });
+  }
+  if (found != to.size())
+    fail("of tensor " + printable(from.name) + ", part " + printable(std::string(part)) + ", elements " +
+             std::to_string(first) + " to " + std::to_string(first + to.size()) + " are there " +
+             (found < to.size() ? "in part only" : "more than once"),
+         at);
+}
+
+template <files_policy Files>
+void checkpoint_reader<Files>::read_bytes(std::size_t number, std::uint64_t begin, std::span<std::byte> to, where at) {
+  const std::uint64_t size = content_.files[number].bytes;
+  while (!to.empty()) {
+    const std::uint64_t chunk = begin / checkpoint_chunk;
+    const std::uint64_t from = chunk * checkpoint_chunk;
+    const std::uint64_t length = lesser_of(checkpoint_chunk, size - from);
+    const std::size_t taken = static_cast<std::size_t>(lesser_of<std::uint64_t>(to.size(), from + length - begin));
+    if (taken == length) {  // into place at once
+      load(number, chunk, to.first(taken), at);
+    } else {
+      std::memcpy(to.data(), cached(number, chunk, length, at) + (begin - from), taken);
+    }
+    to = to.subspan(taken);
+    begin += taken;
+  }
+}
+
+template <files_policy Files>
+void checkpoint_reader<Files>::fail(const std::string& what, where at) const {
+  throw file_error(folder_ + "/" + std::string(manifest_name), 0, what, at);
+}
+
+template <files_policy Files>
+template <class T>
+void checkpoint_reader<Files>::read_piece(const manifest_tensor& of, const manifest_piece& piece, std::uint64_t first,
+                                          std::span<T> to, where at) {
+  using safetensors::stored_type;
+  switch (piece.type) {
+    case stored_type::f64: return read_as<double>(piece, first, to, at);
+    case stored_type::f32: return read_as<float>(piece, first, to, at);
+    case stored_type::f16: return read_as<fp16>(piece, first, to, at);
+    case stored_type::bf16: return read_as<bf16>(piece, first, to, at);
+    default:
+      throw file_error(path_of(piece.file), piece.begin,
+                       "tensor " + printable(of.name) + " holds " + std::string(safetensors::name(piece.type)) +
+                           ", which is not read as numbers",
+                       at);
+  }
+}
+
+template <files_policy Files>
+template <class Stored, class T>
+void checkpoint_reader<Files>::read_as(const manifest_piece& piece, std::uint64_t first, std::span<T> to, where at) {
+  const std::uint64_t begin = piece.begin + first * sizeof(Stored);
+  if constexpr (std::is_same_v<Stored, T>) {
+    read_bytes(piece.file, begin, std::as_writable_bytes(to), at);
+  } else {
+    Stored some[4096];
+    for (std::size_t done = 0; done < to.size(); done += std::size(some)) {
+      const std::span<T> next = to.subspan(done, lesser_of(std::size(some), to.size() - done));
+      read_bytes(piece.file, begin + done * sizeof(Stored), std::as_writable_bytes(std::span(some).first(next.size())),
+                 at);
+      for (std::size_t i = 0; i < next.size(); ++i)
+        next[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(some[i])));
+    }
+  }
+}
+
+template <files_policy Files>
+const std::byte* checkpoint_reader<Files>::cached(std::size_t number, std::uint64_t chunk, std::uint64_t length,
+                                                  where at) {
+  cached_chunk* oldest = &cached_[0];
+  for (cached_chunk& each : cached_) {
+    if (each.used > 0 && each.file == number && each.chunk == chunk) {
+      each.used = ++uses_;
+      return each.memory->data();
+    }
+    if (each.used < oldest->used) oldest = &each;
+  }
+  if (!oldest->memory) oldest->memory = std::make_unique<std::array<std::byte, checkpoint_chunk>>();
+  oldest->used = 0;  // nothing, should it fail
+  load(number, chunk, std::span(*oldest->memory).first(static_cast<std::size_t>(length)), at);
+  oldest->file = number;
+  oldest->chunk = chunk;
+  oldest->used = ++uses_;
+  return oldest->memory->data();
+}
+
+template <files_policy Files>
+void checkpoint_reader<Files>::load(std::size_t number, std::uint64_t chunk, std::span<std::byte> to, where at) {
+  open(number, at);
+  const std::uint64_t begin = chunk * checkpoint_chunk;
+  files_[number].will_read(begin + to.size(), ahead);
+  files_[number].read(begin, to, at);
+  bytes_read_ += to.size();
+  if (crc32c_of(to) == content_.files[number].checksums[static_cast<std::size_t>(chunk)]) return;
+  throw file_error(path_of(number), begin,
+                   "the " + std::to_string(to.size()) + " bytes from here on do not match their checksum; they hold " +
+                       tensors_in(number, begin, begin + to.size()),
+                   at);
+}
+
+template <files_policy Files>
+void checkpoint_reader<Files>::open(std::size_t number, where at) {
+  safetensors::basic_file<Files>& file = files_[number];
+  if (file.is_open()) return;
+  const manifest_file& expected = content_.files[number];
+  safetensors::basic_file<Files> opened(path_of(number), O_RDONLY | O_NONBLOCK, at);
+  expect_ours(number, at);
+  const std::uint64_t size = opened.size(at);
+  if (size != expected.bytes)
+    throw file_error(opened.path(), lesser_of(size, expected.bytes),
+                     "has " + std::to_string(size) + " bytes, its checkpoint says " + std::to_string(expected.bytes) +
+                         "; it holds " + tensors_in(number, lesser_of(size, expected.bytes), ~std::uint64_t{0}),
+                     at);
+  file = std::move(opened);
+}
+
+template <files_policy Files>
+void checkpoint_reader<Files>::expect_ours(std::size_t number, where at) const {
+  std::string id, name, step;
+  try {
+    const safetensors::basic_reader<Files> header(path_of(number), at);
+    for (const auto& [key, value] : header.metadata()) {
+      if (key == "checkpoint") id = value;
+      if (key == "file") name = value;
+      if (key == "step") step = value;
+    }
+  } catch (const file_error&) {
+    return;
+  }
+  if (id == content_.id && name == content_.files[number].name && step == padded_step(content_.step)) return;
+  throw file_error(path_of(number), 0,
+                   name.empty() ? std::string("is no file of a checkpoint")
+                                : "is file " + printable(name) + " of step " + printable(step) + " of run " +
+                                      printable(id) + ": it belongs to another place",
+                   at);
+}
+
+template <files_policy Files>
+std::string checkpoint_reader<Files>::tensors_in(std::size_t number, std::uint64_t begin, std::uint64_t end) const {
+  std::string out;
+  std::size_t count = 0;
+  for (const manifest_tensor& each : content_.tensors)
+    for (const manifest_piece& piece : each.pieces) {
+      if (piece.file != number || piece.begin >= end || piece.begin + piece.bytes() <= begin) continue;
+      if (++count > 3) continue;
+      out += (out.empty() ? "" : ", ") + (piece.part + " of tensor " + printable(each.name));
+    }
+  if (count > 3) out += " and " + std::to_string(count - 3) + " more";
+  return out.empty() ? "the header" : out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -35375,20 +35819,7 @@ class parameter_gathers {
       : source_(&source), reshards_(reshards), ahead_(ahead), expected_(std::move(expected)) {}
 
   /// The layer that reads these buckets gets the next number. `name`, and `index` where it has one, are its own.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "",
-                                        std::size_t index = 0) {
-    layer made;
-    made.name = name;
-    made.index = index;
-    for (bucket_type& b : buckets) {
-      std::size_t group = 0;
-      if (!is_rehearsed(*b.group))
-        if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
-    }
-    layers_.push_back(std::move(made));
-    return static_cast<std::uint32_t>(layers_.size() - 1);
-  }
+  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "", std::size_t index = 0);
 
   /// Between `begin_step` and `end_step` gathers are those of a step; all of one epoch of the engine beside that are a
   /// pass's, of a rollout where the engine is in that phase, else of an evaluation.
@@ -35451,18 +35882,7 @@ class parameter_gathers {
   }
 
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
-  void retire(where at) {
-    for (layer& one : layers_) {
-      for (gather_slot& each : one.gathered)
-        if (each.over.open()) {
-          const stream_event over = each.over.event();
-          std::move(each.over).wait(at);
-          source_->host_waited(over);
-        }
-      if (one.started || one.resident) release(one);
-      one.holders = 0;
-    }
-  }
+  void retire(where at);
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
   /// The counts of gathers in phase `of` since the last call.
@@ -35545,65 +35965,13 @@ class parameter_gathers {
     start(number, says, ready, at);
   }
   // `ready`: what the memory held before is used up then, and this rank's last update is in its shard.
-  void take_room(layer& one, const stream_event& ready, where at) {
-    for (gather_slot& each : one.gathered) {
-      // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
-      const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
-      const std::size_t bytes = each.of.count * sizeof(T);
-      if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
-      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
-    }
-  }
-  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
-    const std::size_t count = of.parameters.size();
-    const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
-    return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
-                                                count == 0 ? 0 : count - 1, at});
-  }
-  [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at) {
-    try {
-      take_room(one, ready, at);
-      return true;
-    } catch (const budget_error&) {
-      for (gather_slot& each : one.gathered) {
-        if (each.lease.empty()) continue;
-        source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
-        source_->release(each.lease);
-      }
-      return false;
-    }
-  }
+  void take_room(layer& one, const stream_event& ready, where at);
+  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept;
+  [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at);
   // In memory that it has.
-  void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
-    layer& one = layers_[number];
-    for (gather_slot& each : one.gathered) {
-      const bucket_type& b = each.of;
-      const stream_event begins =
-          b.file == nullptr ? ready
-                            : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
-      static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
-      source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
-    }
-    one.started = true;
-    live_ += bytes_of(number);
-    counts().peak_bytes = greater_of(counts().peak_bytes, live_);
-  }
+  void start(std::uint32_t number, plan_says says, const stream_event& ready, where at);
   [[nodiscard]] pending gather(const gather_slot& into, std::uint32_t number, plan_says says,
-                               const start_order& order) const {
-    const bucket_type& b = into.of;
-    T* const whole = into.first;
-    if constexpr (can_start_local<Group, bucket_pull<T>>) {
-      const std::span<const std::size_t> counts = b.counts;
-      if (b.reached != nullptr)
-        return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
-                                    order.keeping(b.reached));
-    }
-    const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
-    std::uint64_t place = 0;
-    if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
-    const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-    return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
-  }
+                               const start_order& order) const;
   // What no call holds gives its memory back.
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
@@ -35613,14 +35981,7 @@ class parameter_gathers {
       release(one);
     }
   }
-  void release(layer& one) noexcept {
-    for (gather_slot& each : one.gathered) {
-      place(each, nullptr);
-      source_->release(each.lease);
-      live_ -= each.of.count * sizeof(T);
-    }
-    one.started = one.resident = false;
-  }
+  void release(layer& one) noexcept;
   static void place(const gather_slot& each, T* first) noexcept {
     for (const auto& one : each.of.parameters)
       one.parameter->place_values(first == nullptr ? nullptr : first + one.offset);
@@ -35639,6 +36000,114 @@ class parameter_gathers {
   bool in_step_ = false;
   gathers_begin begins_ = gathers_begin::with_step;
 };
+
+template <class T, class Group>
+std::uint32_t parameter_gathers<T, Group>::add_layer(std::vector<bucket_type> buckets, const char* name,
+                                                     std::size_t index) {
+  layer made;
+  made.name = name;
+  made.index = index;
+  for (bucket_type& b : buckets) {
+    std::size_t group = 0;
+    if (!is_rehearsed(*b.group))
+      if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
+    made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
+  }
+  layers_.push_back(std::move(made));
+  return static_cast<std::uint32_t>(layers_.size() - 1);
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::retire(where at) {
+  for (layer& one : layers_) {
+    for (gather_slot& each : one.gathered)
+      if (each.over.open()) {
+        const stream_event over = each.over.event();
+        std::move(each.over).wait(at);
+        source_->host_waited(over);
+      }
+    if (one.started || one.resident) release(one);
+    one.holders = 0;
+  }
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::take_room(layer& one, const stream_event& ready, where at) {
+  for (gather_slot& each : one.gathered) {
+    // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
+    const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
+    const std::size_t bytes = each.of.count * sizeof(T);
+    if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
+    each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
+  }
+}
+
+template <class T, class Group>
+lease_mark parameter_gathers<T, Group>::mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
+  const std::size_t count = of.parameters.size();
+  const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
+  return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
+                                              count == 0 ? 0 : count - 1, at});
+}
+
+template <class T, class Group>
+bool parameter_gathers<T, Group>::finds_room(layer& one, const stream_event& ready, where at) {
+  try {
+    take_room(one, ready, at);
+    return true;
+  } catch (const budget_error&) {
+    for (gather_slot& each : one.gathered) {
+      if (each.lease.empty()) continue;
+      source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
+      source_->release(each.lease);
+    }
+    return false;
+  }
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
+  layer& one = layers_[number];
+  for (gather_slot& each : one.gathered) {
+    const bucket_type& b = each.of;
+    const stream_event begins =
+        b.file == nullptr ? ready
+                          : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
+    static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
+    source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
+  }
+  one.started = true;
+  live_ += bytes_of(number);
+  counts().peak_bytes = greater_of(counts().peak_bytes, live_);
+}
+
+template <class T, class Group>
+pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32_t number, plan_says says,
+                                            const start_order& order) const {
+  const bucket_type& b = into.of;
+  T* const whole = into.first;
+  if constexpr (can_start_local<Group, bucket_pull<T>>) {
+    const std::span<const std::size_t> counts = b.counts;
+    if (b.reached != nullptr)
+      return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
+                                  order.keeping(b.reached));
+  }
+  const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
+  std::uint64_t place = 0;
+  if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
+  const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
+  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::release(layer& one) noexcept {
+  for (gather_slot& each : one.gathered) {
+    place(each, nullptr);
+    source_->release(each.lease);
+    live_ -= each.of.count * sizeof(T);
+  }
+  one.started = one.resident = false;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -36269,10 +36738,9 @@ class store_memory {
     expect_settled(at);
     gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
-      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, engine.access(at), at};
+      return {*whole_, gathered_trained(bucket_of(parameter)), parameter, engine.access(at), at};
     else
-      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter,
-              engine.access(at), at};
+      return {*whole_, gathered_frozen(frozen_.bucket_of(parameter)), parameter, engine.access(at), at};
   }
 
   // For `phase_switch`.
@@ -36313,10 +36781,7 @@ class store_memory {
       else
         never_trained.insert(frozen_.bucket_of(parameter));
     });
-    std::vector<gathered_bucket<value_type, group_type>> all;
-    for (std::size_t b : trained) all.push_back(gathered_bucket_of(buckets_, reached_, b));
-    for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
-    return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
+    return gathers_for(trained, never_trained, layer_name(layer), layer_index(layer));
   }
   void hold(std::uint32_t layer, typename Run::engine_type& engine, where at);
   void give_back(std::uint32_t layer) noexcept;
@@ -36357,6 +36822,12 @@ class store_memory {
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
+  // Of the buckets with these numbers, and of those of frozen parameters.
+  [[nodiscard]] std::uint32_t gathers_for(const std::set<std::size_t>& trained,
+                                          const std::set<std::size_t>& never_trained, const char* name,
+                                          std::size_t index);
+  [[nodiscard]] gathered_bucket<value_type, group_type> gathered_trained(std::size_t number) const;
+  [[nodiscard]] gathered_bucket<value_type, group_type> gathered_frozen(std::size_t number) const;
 
   // The numbers of rank `number` of the world in the replica groups.
   [[nodiscard]] std::vector<std::size_t> in_replica_groups(int number) const;
@@ -36663,6 +37134,31 @@ std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_t
 
 template <class Run, class Precision>
   requires is_precision<Precision>
+std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
+                                                        const std::set<std::size_t>& never_trained, const char* name,
+                                                        std::size_t index) {
+  std::vector<gathered_bucket<value_type, group_type>> all;
+  for (std::size_t b : trained) all.push_back(gathered_trained(b));
+  for (std::size_t b : never_trained) all.push_back(gathered_frozen(b));
+  return all.empty() ? whole : gathers_->add_layer(std::move(all), name, index);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Precision>::gathered_trained(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(buckets_, reached_, number);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Precision>::gathered_frozen(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(frozen_, reached_frozen_, number);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
 std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
@@ -36734,20 +37230,8 @@ class added_values final : public added_object<Files> {
 
   explicit added_values(Store& store) : store_(&store) {}
 
-  void declare(declared_state& out) const override {
-    std::size_t number = 0;
-    store_->each_stored([&](auto& parameter, const stored_copies& copies) {
-      parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
-        const stored_bytes place = place_of(range);
-        out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
-                   copies.of_values);
-      });
-      ++number;
-    });
-  }
-  void load(reader& in, state_kinds /*kinds*/, where at) override {
-    store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
-  }
+  void declare(declared_state& out) const override;
+  void load(reader& in, state_kinds /*kinds*/, where at) override;
 
  private:
   template <class T>
@@ -36770,6 +37254,24 @@ class added_values final : public added_object<Files> {
   Store* store_;
 };
 
+template <folders_policy Files, class Store>
+void added_values<Files, Store>::declare(declared_state& out) const {
+  std::size_t number = 0;
+  store_->each_stored([&](auto& parameter, const stored_copies& copies) {
+    parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
+      const stored_bytes place = place_of(range);
+      out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
+                 copies.of_values);
+    });
+    ++number;
+  });
+}
+
+template <folders_policy Files, class Store>
+void added_values<Files, Store>::load(reader& in, state_kinds /*kinds*/, where at) {
+  store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
+}
+
 /// The state of a store's optimizer, the `number`-th of them.
 template <folders_policy Files, class Store, class Optimizer>
 class added_optimizer final : public added_object<Files> {
@@ -36779,53 +37281,12 @@ class added_optimizer final : public added_object<Files> {
   added_optimizer(Store& store, Optimizer& optimizer, std::size_t number)
       : store_(&store), optimizer_(&optimizer), number_(number) {}
 
-  void declare(declared_state& out) const override {
-    const auto add = [&](std::string_view part, const auto& range, auto state) {
-      out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
-              store_->copies_of(range.parameter).of_state);
-    };
-    const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
-      out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
-                                              range.offset, range.count, places,
-                                              store_->copies_of(range.parameter).of_state);
-    };
-    if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
-      optimizer_->each_state_place(add_places);
-    else
-      optimizer_->each_state(add);
-  }
-  void load(reader& in, state_kinds kinds, where at) override {
-    const auto load = [&](std::string_view part, const auto& range, auto state) {
-      load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
-    };
-    if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
-      optimizer_->fill_state(load, at);
-    else
-      optimizer_->each_state(load);
-    if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
-    if (number_ >= in.content().optimizers.size())
-      throw file_error(
-          in.folder(), 0,
-          "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
-    optimizer_->continue_after(in.content().optimizers[number_].steps);
-  }
+  void declare(declared_state& out) const override;
+  void load(reader& in, state_kinds kinds, where at) override;
   // State in a lower tier is where it is in every phase.
-  [[nodiscard]] bool away() const override {
-    if constexpr (moves) return is_on_device() && store_->state_away();
-    return false;
-  }
-  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override {
-    if constexpr (moves)
-      if (is_on_device()) return store_->hold_state(at);
-    return {};
-  }
-  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override {
-    manifest_optimizer out{optimizer_->steps(), {}};
-    optimizer_->each_setting([&](const char* name, double value) {
-      if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
-    });
-    return out;
-  }
+  [[nodiscard]] bool away() const override;
+  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override;
+  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override;
 
  private:
   static constexpr bool moves = requires(const Store& store, where at) { store.hold_state(at); };
@@ -36860,6 +37321,62 @@ class added_optimizer final : public added_object<Files> {
   std::size_t number_;
 };
 
+template <folders_policy Files, class Store, class Optimizer>
+void added_optimizer<Files, Store, Optimizer>::declare(declared_state& out) const {
+  const auto add = [&](std::string_view part, const auto& range, auto state) {
+    out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
+            store_->copies_of(range.parameter).of_state);
+  };
+  const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
+    out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
+                                            range.offset, range.count, places,
+                                            store_->copies_of(range.parameter).of_state);
+  };
+  if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
+    optimizer_->each_state_place(add_places);
+  else
+    optimizer_->each_state(add);
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+void added_optimizer<Files, Store, Optimizer>::load(reader& in, state_kinds kinds, where at) {
+  const auto load = [&](std::string_view part, const auto& range, auto state) {
+    load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
+  };
+  if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
+    optimizer_->fill_state(load, at);
+  else
+    optimizer_->each_state(load);
+  if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
+  if (number_ >= in.content().optimizers.size())
+    throw file_error(
+        in.folder(), 0,
+        "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
+  optimizer_->continue_after(in.content().optimizers[number_].steps);
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+bool added_optimizer<Files, Store, Optimizer>::away() const {
+  if constexpr (moves) return is_on_device() && store_->state_away();
+  return false;
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+residency_hold added_optimizer<Files, Store, Optimizer>::hold(where at) const {
+  if constexpr (moves)
+    if (is_on_device()) return store_->hold_state(at);
+  return {};
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+std::optional<manifest_optimizer> added_optimizer<Files, Store, Optimizer>::optimizer() const {
+  manifest_optimizer out{optimizer_->steps(), {}};
+  optimizer_->each_setting([&](const char* name, double value) {
+    if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+  });
+  return out;
+}
+
 /// State of one's own, under a name.
 template <folders_policy Files, class State>
 class added_user_state final : public added_object<Files> {
@@ -36888,13 +37405,9 @@ class added_state {
   using reader = checkpoint_reader<Files>;
 
   template <class Store>
-  void add_values(Store& store) {
-    all_.push_back(std::make_unique<added_values<Files, Store>>(store));
-  }
+  void add_values(Store& store);
   template <class Store, class Optimizer>
-  void add_optimizer(Store& store, Optimizer& optimizer) {
-    all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
-  }
+  void add_optimizer(Store& store, Optimizer& optimizer);
   /// Throws usage_error where a state of that name was added.
   template <class State>
   void add_user(std::string name, State& state, where at) {
@@ -36904,63 +37417,96 @@ class added_state {
     all_.push_back(std::make_unique<added_user_state<Files, State>>(std::move(name), state));
   }
 
-  void declare(declared_state& out) const {
-    for (const auto& each : all_) each->declare(out);
-  }
+  void declare(declared_state& out) const;
   /// Whether a phase has state of optimizers away from the device.
-  [[nodiscard]] bool away() const {
-    return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
-  }
+  [[nodiscard]] bool away() const;
   /// It is there while the result lives.
-  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
-    std::vector<residency_hold> out;
-    for (const auto& each : all_) out.push_back(each->hold(at));
-    return out;
-  }
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const;
   /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
-  [[nodiscard]] captured_state capture(where at) const {
-    captured_state out;
-    for (const auto& each : all_) {
-      if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
-      if (const std::string* const name = each->name())
-        out.states.emplace_back(*name, expected_text(each->text(), *name, at));
-    }
-    return out;
-  }
+  [[nodiscard]] captured_state capture(where at) const;
   /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
   /// and settings.
-  [[nodiscard]] std::string described() const {
-    std::string names, optimizers;
-    std::size_t states = 0, number = 0;
-    for (const auto& each : all_) {
-      if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
-      if (const auto own = each->optimizer()) {
-        optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
-        for (const auto& [name, value] : own->settings) optimizers += " " + name;
-      }
-    }
-    return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
-  }
-  void load(reader& in, state_kinds kinds, where at) const {
-    for (const auto& each : all_) each->load(in, kinds, at);
-  }
+  [[nodiscard]] std::string described() const;
+  void load(reader& in, state_kinds kinds, where at) const;
 
  private:
-  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
-    for (std::size_t i = 0; i < text.size();) {
-      const std::size_t length = utf8_length(std::string_view(text).substr(i));
-      if (length == 0)
-        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
-                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
-                          at);
-      i += length;
-    }
-    return text;
-  }
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at);
 
   std::vector<std::unique_ptr<added_object<Files>>> all_;
   std::size_t optimizers_ = 0;
 };
+
+template <folders_policy Files>
+template <class Store>
+void added_state<Files>::add_values(Store& store) {
+  all_.push_back(std::make_unique<added_values<Files, Store>>(store));
+}
+
+template <folders_policy Files>
+template <class Store, class Optimizer>
+void added_state<Files>::add_optimizer(Store& store, Optimizer& optimizer) {
+  all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
+}
+
+template <folders_policy Files>
+void added_state<Files>::declare(declared_state& out) const {
+  for (const auto& each : all_) each->declare(out);
+}
+
+template <folders_policy Files>
+bool added_state<Files>::away() const {
+  return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
+}
+
+template <folders_policy Files>
+std::vector<residency_hold> added_state<Files>::hold(where at) const {
+  std::vector<residency_hold> out;
+  for (const auto& each : all_) out.push_back(each->hold(at));
+  return out;
+}
+
+template <folders_policy Files>
+captured_state added_state<Files>::capture(where at) const {
+  captured_state out;
+  for (const auto& each : all_) {
+    if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
+    if (const std::string* const name = each->name())
+      out.states.emplace_back(*name, expected_text(each->text(), *name, at));
+  }
+  return out;
+}
+
+template <folders_policy Files>
+std::string added_state<Files>::described() const {
+  std::string names, optimizers;
+  std::size_t states = 0, number = 0;
+  for (const auto& each : all_) {
+    if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
+    if (const auto own = each->optimizer()) {
+      optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
+      for (const auto& [name, value] : own->settings) optimizers += " " + name;
+    }
+  }
+  return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
+}
+
+template <folders_policy Files>
+void added_state<Files>::load(reader& in, state_kinds kinds, where at) const {
+  for (const auto& each : all_) each->load(in, kinds, at);
+}
+
+template <folders_policy Files>
+std::string added_state<Files>::expected_text(std::string text, const std::string& name, where at) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = utf8_length(std::string_view(text).substr(i));
+    if (length == 0)
+      throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                            std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                        at);
+    i += length;
+  }
+  return text;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37105,14 +37651,10 @@ template <class Run, folders_policy Files = posix_files>
 class checkpoints final : public participant, public update_observer {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
-  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
-      : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
-    if (!enabled()) return;
-    ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
-                                          "checkpoint ring", at);
-  }
+  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current());
   checkpoints(const checkpoints&) = delete;
   checkpoints& operator=(const checkpoints&) = delete;
+  ~checkpoints();
 
   /// Whether there is a folder to write to; without one every call does nothing.
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
@@ -37121,29 +37663,14 @@ class checkpoints final : public participant, public update_observer {
   /// The values of a store's parameters, in whatever tier. What lies in tier file is read through memory of tier host,
   /// "checkpoint staging".
   template <saved_store Store>
-  void add(Store& store, where at = where::current()) {
-    expect_not_open(at);
-    if constexpr (requires { store.in_file(); })
-      if (enabled() && store.in_file()) lease_staging(at);
-    state_.add_values(store);
-    if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
-  }
+  void add(Store& store, where at = where::current());
   /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
   /// read through memory of tier host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
-  void add(Store& store, Optimizer& optimizer, where at = where::current()) {
-    expect_not_open(at);
-    if constexpr (requires { optimizer.state_tier(); })
-      if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
-    add(store, at);
-    state_.add_optimizer(store, optimizer);
-  }
+  void add(Store& store, Optimizer& optimizer, where at = where::current());
   /// State of one's own, under a name.
   template <saved_state State>
-  void add(std::string name, State& state, where at = where::current()) {
-    expect_not_open(at);
-    state_.add_user(std::move(name), state, at);
-  }
+  void add(std::string name, State& state, where at = where::current());
 
   /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
   /// checkpoint; then removes older ones than are kept. What cannot be removed stays, and is in `left`; links are never
@@ -37152,45 +37679,7 @@ class checkpoints final : public participant, public update_observer {
   /// together write each element of a tensor once; file_error where another run writes there or the system cannot say
   /// what the newest is, and then nothing is removed; or, with file, byte and tensor, what is damaged, missing or does
   /// not fit: then state is filled in part.
-  resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
-    resumed_run out;
-    if (!is_rehearsed(mesh_->control())) {
-      if (!enabled()) return out;
-      expect_same_manifests(at);
-      safetensors::file_agreement problems;
-      std::uint64_t newest[] = {0};
-      problems.attempt([&] {
-        if (!speaks()) return;
-        folder_.lock(at);
-        checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
-        out.swept = std::move(found.removed);
-        tell(found);
-        if (!found.committed.empty()) newest[0] = found.committed.back();
-        if (newest[0] != 0 && from == resume_from::nothing)
-          throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
-                                ": resume from it, or name another folder",
-                            at);
-      });
-      problems.agree(control(), at);
-      control().broadcast(std::span<std::uint64_t>(newest), 0, at);
-      if (newest[0] != 0) {
-        out.step = newest[0];
-        out.folder = folder_.path_of(newest[0]);
-        out.bytes_read =
-            load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
-        run_->engine().continue_after(out.step);
-        problems.attempt([&] {
-          if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
-        });
-        problems.agree(control(), at);
-      }
-      while (auto each = take_left()) out.left.push_back(*std::move(each));
-      layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
-      writer_.emplace(ring_, staging_);
-      last_started_ = out.step;
-    }
-    return out;
-  }
+  resumed_run open(resume_from from = resume_from::nothing, where at = where::current());
 
   /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
   /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
@@ -37202,56 +37691,19 @@ class checkpoints final : public participant, public update_observer {
   /// one that all ranks have written. True: a stop was asked for, this step's checkpoint is committed, and the loop is
   /// to end. A checkpoint that could not be written does not end the training; see `take_problem`. Collective. Throws
   /// file_error where that of a stop could not be written, usage_error before `open`.
-  [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
-    if (!enabled()) return false;
-    if (is_rehearsed(control())) {
-      held_ = state_.hold(at);
-      return false;
-    }
-    if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
-    const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
-    settle(heard, at);
-    const bool stops = heard.asked_to_stop > 0;
-    const bool due = options_.every > 0 && number % options_.every == 0;
-    const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
-    if (!stops) return false;
-    if (!begun) throw *std::exchange(problem_, std::nullopt);
-    close(at);
-    if (options_.stop != nullptr) options_.stop->note_followed();
-    return true;
-  }
+  [[nodiscard]] bool after(std::uint64_t number, where at = where::current());
 
   /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be; what
   /// was given up before is no error here.
-  void close(where at = where::current()) {
-    if (is_rehearsed(control()) || !writer_) return;
-    std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-    finish_writing(at);
-    writer_->wait_done();
-    safetensors::file_agreement problems;
-    problems.attempt([&] {
-      if (auto late = writer_->take_late_problem()) throw *late;
-      if (problem_) throw *problem_;
-    });
-    problems.agree(control(), at);
-    problem_ = std::move(before);
-  }
+  void close(where at = where::current());
 
   /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
   /// alike on all ranks but for a manifest and what is removed, which are rank 0's alone.
-  [[nodiscard]] std::optional<file_error> take_problem() {
-    if (writer_)
-      if (auto late = writer_->take_late_problem()) return late;
-    if (problem_) return std::exchange(problem_, std::nullopt);
-    return take_left();
-  }
+  [[nodiscard]] std::optional<file_error> take_problem();
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
   /// The state is about to change: returns when no write reads it any more.
-  void before_update(where = where::current()) override {
-    if (writer_) writer_->before_update();
-    held_.clear();
-  }
+  void before_update(where = where::current()) override;
 
   // A step asks its participants for these.
 
@@ -37270,205 +37722,39 @@ class checkpoints final : public participant, public update_observer {
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
   [[nodiscard]] bool speaks() const { return control().rank() == 0; }
 
-  void lease_staging(where at) {
-    if (staging_.empty())
-      staging_ = run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes,
-                                                 "checkpoint staging", at);
-  }
+  void lease_staging(where at);
   void expect_not_open(where at) const {
     if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
   }
   // `step` is what the folder's name says, where that is to be what is in it.
-  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
-    std::uint64_t bytes_read = 0;
-    if (!is_rehearsed(mesh_->control())) {
-      run_->engine().expect_between_steps(at);
-      before_update();
-      safetensors::file_agreement problems;
-      std::string text;
-      problems.attempt([&] {
-        if (speaks()) text = read_manifest_text<Files>(folder, at);
-      });
-      problems.agree(control(), at);
-      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
-      problems.attempt([&] {
-        std::vector<residency_hold> here = state_.hold(at);
-        manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
-        if (step && content.step != *step)
-          throw file_error(folder, 0,
-                           "holds the checkpoint of step " + std::to_string(content.step) +
-                               ", which its name does not say: give it its own name back, or remove it",
-                           at);
-        checkpoint_reader<Files> in(folder, std::move(content));
-        state_.load(in, kinds, at);
-        for (residency_hold& each : here) each.end(at);
-        bytes_read = in.bytes_read();
-      });
-      problems.agree(control(), at);
-    }
-    return bytes_read;
-  }
+  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at);
   // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
-  void expect_same_manifests(where at) const {
-    const std::string own = state_.described();
-    rank_comparison compared;
-    const std::uint64_t hash[] = {content_hash().add_text(own).value()};
-    if (!compared.differ(control(), hash, at)) return;
-    const std::string first = safetensors::broadcast_text(control(), own, 0, at);
-    std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
-    control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
-    const auto odd = static_cast<int>(other[0]);
-    throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
-                          "; rank " + std::to_string(odd) + " has " +
-                          safetensors::broadcast_text(control(), own, odd, at),
-                      at);
-  }
-  [[nodiscard]] declared_state declared() {
-    declared_state out;
-    state_.declare(out);
-    return out;
-  }
+  void expect_same_manifests(where at) const;
+  [[nodiscard]] declared_state declared();
 
-  [[nodiscard]] ballot own_ballot() const {
-    ballot out;
-    if (!enabled()) return out;
-    if (saving_ != 0) {
-      out.unwritten = writer_->done() ? 0 : 1;
-      out.unwritable = writer_->problem() ? 1 : 0;
-    }
-    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
-    return out;
-  }
-  [[nodiscard]] ballot vote(where at) const {
-    const ballot own = own_ballot();
-    std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
-    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    ballot all;
-    all.unwritten = sums[0];
-    all.unwritable = sums[1];
-    all.asked_to_stop = sums[2];
-    return all;
-  }
+  [[nodiscard]] ballot own_ballot() const;
+  [[nodiscard]] ballot vote(where at) const;
 
   // Commits or gives up what all ranks have finished.
-  void settle(const ballot& all, where at) {
-    if (saving_ == 0 || all.unwritten > 0) return;
-    if (all.unwritable > 0) return give_up(at);
-    const std::vector<std::uint32_t> checksums = layout_.gather_checksums(control(), writer_->files(), at);
-    if (speaks()) {
-      manifest content = layout_.content(*id_, saving_, checksums);
-      content.optimizers = std::move(captured_.optimizers);
-      content.states = std::move(captured_.states);
-      writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
-    }
-    saving_ = 0;
-    held_.clear();
-  }
+  void settle(const ballot& all, where at);
   // All ranks know why, and training goes on.
-  void give_up(where at) {
-    std::vector<std::string> names;
-    for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
-    checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
-    safetensors::file_agreement problems;
-    problems.attempt([&] {
-      if (const auto problem = writer_->problem()) throw *problem;
-    });
-    try {
-      problems.agree(control(), at);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-    }
-    if (speaks()) static_cast<void>(Files::remove_folder(folder_.path_of(saving_).c_str()));
-    saving_ = 0;
-    held_.clear();
-  }
-  void finish_writing(where at) {
-    if (saving_ == 0) return;
-    writer_->wait_done();
-    settle(vote(at), at);
-  }
+  void give_up(where at);
+  void finish_writing(where at);
 
   // What a phase has moved away is there until it is written. False: of some rank it cannot be, as all know.
-  [[nodiscard]] bool hold_state(where at) {
-    if (!state_.away()) return true;
-    safetensors::file_agreement problems;
-    problems.attempt([&] { held_ = state_.hold(at); });
-    try {
-      problems.agree(control(), at);
-      return true;
-    } catch (const file_error& problem) {
-      problem_ = problem;
-    }
-    held_.clear();
-    return false;
-  }
+  [[nodiscard]] bool hold_state(where at);
 
   // Tensors that several stages list have one value. False: some rank cannot read its own, as all know.
-  [[nodiscard]] bool compare_copies(where at) {
-    if (!layout_.has_copies()) return true;
-    safetensors::file_agreement problems;
-    std::vector<std::uint64_t> sums;
-    problems.attempt([&] {
-      file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
-      sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
-    });
-    try {
-      problems.agree(control(), at);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-      held_.clear();
-      return false;
-    }
-    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    try {
-      layout_.expect_equal_copies(sums, at);
-    } catch (...) {
-      held_.clear();
-      throw;
-    }
-    return true;
-  }
+  [[nodiscard]] bool compare_copies(where at);
 
   // False: it is given up.
-  [[nodiscard]] bool start(std::uint64_t number, where at) {
-    finish_writing(at);
-    run_->engine().synchronize(at);  // the last update
-    expect_same_manifests(at);
-    if (!hold_state(at)) return false;
-    if (!compare_copies(at)) return false;
-    if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
-    if (speaks()) captured_ = state_.capture(at);
-    saving_ = last_started_ = number;
-    const std::string folder = folder_.path_of(number);
-    writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
-    return true;
-  }
+  [[nodiscard]] bool start(std::uint64_t number, where at);
 
   // Rank 0, once all files are on their media. What comes after the commit is housekeeping, and ends no run.
-  void publish(const std::string& text, std::uint64_t step, where at) {
-    folder_.commit(step, text, at);
-    checkpoint_contents failed;
-    try {
-      tell(folder_.keep(options_.keep, at));
-      tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
-    } catch (const file_error& problem) {
-      failed.left.push_back(problem);
-    }
-    tell(failed);
-  }
+  void publish(const std::string& text, std::uint64_t step, where at);
   // Of each path once.
-  void tell(const checkpoint_contents& about) {
-    const std::lock_guard held(told_lock_);
-    for (const file_error& each : about.left)
-      if (told_.insert(each.path()).second) left_.push_back(each);
-  }
-  [[nodiscard]] std::optional<file_error> take_left() {
-    const std::lock_guard held(told_lock_);
-    if (left_.empty()) return std::nullopt;
-    file_error out = std::move(left_.front());
-    left_.erase(left_.begin());
-    return out;
-  }
+  void tell(const checkpoint_contents& about);
+  [[nodiscard]] std::optional<file_error> take_left();
 
   Run* run_;
   const mesh* mesh_;
@@ -37490,6 +37776,346 @@ class checkpoints final : public participant, public update_observer {
   std::vector<file_error> left_;                    // that is still to be told
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
+
+template <class Run, folders_policy Files>
+checkpoints<Run, Files>::checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at)
+    : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
+  if (!enabled()) return;
+  ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
+                                        "checkpoint ring", at);
+}
+
+template <class Run, folders_policy Files>
+checkpoints<Run, Files>::~checkpoints() = default;
+
+template <class Run, folders_policy Files>
+template <saved_store Store>
+void checkpoints<Run, Files>::add(Store& store, where at) {
+  expect_not_open(at);
+  if constexpr (requires { store.in_file(); })
+    if (enabled() && store.in_file()) lease_staging(at);
+  state_.add_values(store);
+  if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
+}
+
+template <class Run, folders_policy Files>
+template <saved_store Store, saved_optimizer Optimizer>
+void checkpoints<Run, Files>::add(Store& store, Optimizer& optimizer, where at) {
+  expect_not_open(at);
+  if constexpr (requires { optimizer.state_tier(); })
+    if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
+  add(store, at);
+  state_.add_optimizer(store, optimizer);
+}
+
+template <class Run, folders_policy Files>
+template <saved_state State>
+void checkpoints<Run, Files>::add(std::string name, State& state, where at) {
+  expect_not_open(at);
+  state_.add_user(std::move(name), state, at);
+}
+
+template <class Run, folders_policy Files>
+resumed_run checkpoints<Run, Files>::open(resume_from from, where at) {
+  resumed_run out;
+  if (!is_rehearsed(mesh_->control())) {
+    if (!enabled()) return out;
+    expect_same_manifests(at);
+    safetensors::file_agreement problems;
+    std::uint64_t newest[] = {0};
+    problems.attempt([&] {
+      if (!speaks()) return;
+      folder_.lock(at);
+      checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
+      out.swept = std::move(found.removed);
+      tell(found);
+      if (!found.committed.empty()) newest[0] = found.committed.back();
+      if (newest[0] != 0 && from == resume_from::nothing)
+        throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
+                              ": resume from it, or name another folder",
+                          at);
+    });
+    problems.agree(control(), at);
+    control().broadcast(std::span<std::uint64_t>(newest), 0, at);
+    if (newest[0] != 0) {
+      out.step = newest[0];
+      out.folder = folder_.path_of(newest[0]);
+      out.bytes_read =
+          load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
+      run_->engine().continue_after(out.step);
+      problems.attempt([&] {
+        if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
+      });
+      problems.agree(control(), at);
+    }
+    while (auto each = take_left()) out.left.push_back(*std::move(each));
+    layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
+    writer_.emplace(ring_, staging_);
+    last_started_ = out.step;
+  }
+  return out;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::after(std::uint64_t number, where at) {
+  if (!enabled()) return false;
+  if (is_rehearsed(control())) {
+    held_ = state_.hold(at);
+    return false;
+  }
+  if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
+  const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
+  settle(heard, at);
+  const bool stops = heard.asked_to_stop > 0;
+  const bool due = options_.every > 0 && number % options_.every == 0;
+  const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
+  if (!stops) return false;
+  if (!begun) throw *std::exchange(problem_, std::nullopt);
+  close(at);
+  if (options_.stop != nullptr) options_.stop->note_followed();
+  return true;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::close(where at) {
+  if (is_rehearsed(control()) || !writer_) return;
+  std::optional<file_error> before = std::exchange(problem_, std::nullopt);
+  finish_writing(at);
+  writer_->wait_done();
+  safetensors::file_agreement problems;
+  problems.attempt([&] {
+    if (auto late = writer_->take_late_problem()) throw *late;
+    if (problem_) throw *problem_;
+  });
+  problems.agree(control(), at);
+  problem_ = std::move(before);
+}
+
+template <class Run, folders_policy Files>
+std::optional<file_error> checkpoints<Run, Files>::take_problem() {
+  if (writer_)
+    if (auto late = writer_->take_late_problem()) return late;
+  if (problem_) return std::exchange(problem_, std::nullopt);
+  return take_left();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::before_update(where) {
+  if (writer_) writer_->before_update();
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::lease_staging(where at) {
+  if (staging_.empty())
+    staging_ =
+        run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes, "checkpoint staging", at);
+}
+
+template <class Run, folders_policy Files>
+std::uint64_t checkpoints<Run, Files>::load_step(const std::string& folder, state_kinds kinds,
+                                                 std::optional<std::uint64_t> step, where at) {
+  std::uint64_t bytes_read = 0;
+  if (!is_rehearsed(mesh_->control())) {
+    run_->engine().expect_between_steps(at);
+    before_update();
+    safetensors::file_agreement problems;
+    std::string text;
+    problems.attempt([&] {
+      if (speaks()) text = read_manifest_text<Files>(folder, at);
+    });
+    problems.agree(control(), at);
+    text = safetensors::broadcast_text(control(), std::move(text), 0, at);
+    problems.attempt([&] {
+      std::vector<residency_hold> here = state_.hold(at);
+      manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
+      if (step && content.step != *step)
+        throw file_error(folder, 0,
+                         "holds the checkpoint of step " + std::to_string(content.step) +
+                             ", which its name does not say: give it its own name back, or remove it",
+                         at);
+      checkpoint_reader<Files> in(folder, std::move(content));
+      state_.load(in, kinds, at);
+      for (residency_hold& each : here) each.end(at);
+      bytes_read = in.bytes_read();
+    });
+    problems.agree(control(), at);
+  }
+  return bytes_read;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::expect_same_manifests(where at) const {
+  const std::string own = state_.described();
+  rank_comparison compared;
+  const std::uint64_t hash[] = {content_hash().add_text(own).value()};
+  if (!compared.differ(control(), hash, at)) return;
+  const std::string first = safetensors::broadcast_text(control(), own, 0, at);
+  std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
+  control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
+  const auto odd = static_cast<int>(other[0]);
+  throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
+                        "; rank " + std::to_string(odd) + " has " +
+                        safetensors::broadcast_text(control(), own, odd, at),
+                    at);
+}
+
+template <class Run, folders_policy Files>
+declared_state checkpoints<Run, Files>::declared() {
+  declared_state out;
+  state_.declare(out);
+  return out;
+}
+
+template <class Run, folders_policy Files>
+ballot checkpoints<Run, Files>::own_ballot() const {
+  ballot out;
+  if (!enabled()) return out;
+  if (saving_ != 0) {
+    out.unwritten = writer_->done() ? 0 : 1;
+    out.unwritable = writer_->problem() ? 1 : 0;
+  }
+  out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
+  return out;
+}
+
+template <class Run, folders_policy Files>
+ballot checkpoints<Run, Files>::vote(where at) const {
+  const ballot own = own_ballot();
+  std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
+  control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  ballot all;
+  all.unwritten = sums[0];
+  all.unwritable = sums[1];
+  all.asked_to_stop = sums[2];
+  return all;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::settle(const ballot& all, where at) {
+  if (saving_ == 0 || all.unwritten > 0) return;
+  if (all.unwritable > 0) return give_up(at);
+  const std::vector<std::uint32_t> checksums = layout_.gather_checksums(control(), writer_->files(), at);
+  if (speaks()) {
+    manifest content = layout_.content(*id_, saving_, checksums);
+    content.optimizers = std::move(captured_.optimizers);
+    content.states = std::move(captured_.states);
+    writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
+  }
+  saving_ = 0;
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::give_up(where at) {
+  std::vector<std::string> names;
+  for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
+  checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
+  safetensors::file_agreement problems;
+  problems.attempt([&] {
+    if (const auto problem = writer_->problem()) throw *problem;
+  });
+  try {
+    problems.agree(control(), at);
+  } catch (const file_error& problem) {
+    problem_ = problem;
+  }
+  if (speaks()) static_cast<void>(Files::remove_folder(folder_.path_of(saving_).c_str()));
+  saving_ = 0;
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::finish_writing(where at) {
+  if (saving_ == 0) return;
+  writer_->wait_done();
+  settle(vote(at), at);
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::hold_state(where at) {
+  if (!state_.away()) return true;
+  safetensors::file_agreement problems;
+  problems.attempt([&] { held_ = state_.hold(at); });
+  try {
+    problems.agree(control(), at);
+    return true;
+  } catch (const file_error& problem) {
+    problem_ = problem;
+  }
+  held_.clear();
+  return false;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::compare_copies(where at) {
+  if (!layout_.has_copies()) return true;
+  safetensors::file_agreement problems;
+  std::vector<std::uint64_t> sums;
+  problems.attempt([&] {
+    file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
+    sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
+  });
+  try {
+    problems.agree(control(), at);
+  } catch (const file_error& problem) {
+    problem_ = problem;
+    held_.clear();
+    return false;
+  }
+  control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  try {
+    layout_.expect_equal_copies(sums, at);
+  } catch (...) {
+    held_.clear();
+    throw;
+  }
+  return true;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::start(std::uint64_t number, where at) {
+  finish_writing(at);
+  run_->engine().synchronize(at);  // the last update
+  expect_same_manifests(at);
+  if (!hold_state(at)) return false;
+  if (!compare_copies(at)) return false;
+  if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
+  if (speaks()) captured_ = state_.capture(at);
+  saving_ = last_started_ = number;
+  const std::string folder = folder_.path_of(number);
+  writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
+  return true;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::publish(const std::string& text, std::uint64_t step, where at) {
+  folder_.commit(step, text, at);
+  checkpoint_contents failed;
+  try {
+    tell(folder_.keep(options_.keep, at));
+    tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
+  } catch (const file_error& problem) {
+    failed.left.push_back(problem);
+  }
+  tell(failed);
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::tell(const checkpoint_contents& about) {
+  const std::lock_guard held(told_lock_);
+  for (const file_error& each : about.left)
+    if (told_.insert(each.path()).second) left_.push_back(each);
+}
+
+template <class Run, folders_policy Files>
+std::optional<file_error> checkpoints<Run, Files>::take_left() {
+  const std::lock_guard held(told_lock_);
+  if (left_.empty()) return std::nullopt;
+  file_error out = std::move(left_.front());
+  left_.erase(left_.begin());
+  return out;
+}
 
 template <class Run>
 checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;
@@ -38169,6 +38795,9 @@ struct launch_options {
   /// Advice that is shown with a refusal: what would need less memory of a tier.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
+  /// The products of kits of the host, the same on all ranks: the blocked loop, unless a BLAS is named. A device's kit
+  /// has its own.
+  host_products products = {};
   /// Called by rank 0 of ranks that have devices, when their runs are made.
   std::function<void(std::span<const device_usage>)> measured = {};
   /// The explanation of faults in the rehearsal. None: a checked build names this option before it rehearses, once.
@@ -39245,6 +39874,8 @@ void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& 
   streams.watch = self.watch();
   const auto own_run = std::make_shared<typename run_with<Engine>::type>(number, world.size, launch.planned(number),
                                                                          again, streams, parts);
+  if constexpr (takes_products<typename Engine::kit_type>)
+    own_run->engine().kit().use_products(launch.options().products);
   launch.keep(number, own_run);
   if (std::optional<device_usage> used = self.usage()) {
     used->planned = world.communication.bytes;
@@ -39446,38 +40077,15 @@ class offloaded_state {
  public:
   using state_type = compute_type_t<T>;
   static constexpr std::size_t parts = Parts;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
   /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
   /// that file. Throws tier_file_error where it cannot be made.
   offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at)
-      : owned_(owned),
-        sizes_(sizes),
-        chunks_(owned, memory.chunk),
-        chunk_(sizes.chunk_of(owned_elements)),
-        state_in_slot_(sizes.state_in_slot(owned_elements)),
-        state_(state),
-        part_(owned_elements),
-        copies_of_(std::move(copied)) {
-    if (owned_elements == 0) return;
-    const std::size_t slot_count = sizes.slots_of(owned_elements);
-    const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
-      void* first = all.data();
-      std::size_t room = all.size();
-      first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
-      return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
-                       sizes.alignment(), found);
-    };
-    ring_ = slots_in(ring, free);
-    if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-    in_slots_.resize(slot_count);
-    written_.resize(slot_count);
-    copied_.resize(slot_count);
-    if (memory.state == tier::file)
-      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
-  }
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
 
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
   /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
@@ -39519,59 +40127,12 @@ class offloaded_state {
 
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
   /// `visit` writes goes back there. Nothing may be under way.
-  template <class Visit>
-  void each_state(Visit&& visit, where at) {
-    if (!file_) {
-      std::size_t done = 0;
-      for (const owned_range<T>& range : owned_) {
-        for (std::size_t p = 0; p != parts; ++p)
-          visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
-        done += range.count;
-      }
-      return;
-    }
-    ring_.reset();
-    for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      const slot_view slot = view_of(file_slot(0), k);
-      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-      file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
-      visit_chunk(k, slot, visit);
-      file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
-    }
-  }
+  void each_state(visit_state visit, where at);
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
   /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
-  template <class Visit>
-  void fill_state(Visit&& visit, where at) {
-    if (!file_) return each_state(visit, at);
-    ring_.reset();
-    for (file_transfer& each : written_) each = {};
-    for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      file_transfer& last = written_[k % ring_.slot_count()];
-      last.wait(at);
-      const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
-      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-      std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
-      visit_chunk(k, slot, visit);
-      last = file_->start_write(sizes_.file_offset(k), bytes, at);
-    }
-    for (file_transfer& each : written_) each.wait(at);
-  }
+  void fill_state(visit_state visit, where at);
   /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
-  template <class Visit>
-  void each_place(Visit&& visit) const {
-    std::vector<stored_bytes> places;
-    for (std::size_t p = 0; p != parts; ++p)
-      for (std::size_t k = 0; k < chunks_.size(); ++k)
-        state_chunks::each_part(
-            chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-              if (offset == 0) places.clear();
-              places.emplace_back(file_->reference(),
-                                  sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
-                                  n * sizeof(state_type));
-              if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
-            });
-  }
+  void each_place(visit_place visit) const;
 
   [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
   [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
@@ -39604,17 +40165,7 @@ class offloaded_state {
     return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
-  template <class Visit>
-  void visit_chunk(std::size_t k, const slot_view& slot, Visit&& visit) const {
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              owned_range<T> part = range;
-                              part.offset += offset;
-                              part.count = n;
-                              for (std::size_t p = 0; p != parts; ++p)
-                                visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
-                            });
-  }
+  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
 
   template <class Element, class Copies>
   static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
@@ -39719,6 +40270,103 @@ class offloaded_state {
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
   std::optional<tier_file<Files>> file_;
 };
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
+                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
+                                                  const state_layout& sizes, std::span<state_type> state,
+                                                  std::span<std::byte> ring, std::span<std::byte> beside,
+                                                  slot_contents free, where at)
+    : owned_(owned),
+      sizes_(sizes),
+      chunks_(owned, memory.chunk),
+      chunk_(sizes.chunk_of(owned_elements)),
+      state_in_slot_(sizes.state_in_slot(owned_elements)),
+      state_(state),
+      part_(owned_elements),
+      copies_of_(std::move(copied)) {
+  if (owned_elements == 0) return;
+  const std::size_t slot_count = sizes.slots_of(owned_elements);
+  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+    void* first = all.data();
+    std::size_t room = all.size();
+    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
+                     sizes.alignment(), found);
+  };
+  ring_ = slots_in(ring, free);
+  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
+  in_slots_.resize(slot_count);
+  written_.resize(slot_count);
+  copied_.resize(slot_count);
+  if (memory.state == tier::file)
+    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
+  if (!file_) {
+    std::size_t done = 0;
+    for (const owned_range<T>& range : owned_) {
+      for (std::size_t p = 0; p != parts; ++p)
+        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
+      done += range.count;
+    }
+    return;
+  }
+  ring_.reset();
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(file_slot(0), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
+    visit_chunk(k, slot, visit);
+    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
+  }
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
+  if (!file_) return each_state(visit, at);
+  ring_.reset();
+  for (file_transfer& each : written_) each = {};
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    file_transfer& last = written_[k % ring_.slot_count()];
+    last.wait(at);
+    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
+    visit_chunk(k, slot, visit);
+    last = file_->start_write(sizes_.file_offset(k), bytes, at);
+  }
+  for (file_transfer& each : written_) each.wait(at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
+  std::vector<stored_bytes> places;
+  for (std::size_t p = 0; p != parts; ++p)
+    for (std::size_t k = 0; k < chunks_.size(); ++k)
+      state_chunks::each_part(
+          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+            if (offset == 0) places.clear();
+            places.emplace_back(file_->reference(),
+                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
+                                n * sizeof(state_type));
+            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
+          });
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
+  state_chunks::each_part(chunks_[k], owned_,
+                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                            owned_range<T> part = range;
+                            part.offset += offset;
+                            part.count = n;
+                            for (std::size_t p = 0; p != parts; ++p)
+                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                          });
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -39883,6 +40531,8 @@ template <class T, class Group, class Kit = host_kit<>, tier_file_calls Files = 
 class adamw {
  public:
   using state_type = compute_type_t<T>;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
 
   /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory, or a file, in the
   /// tier that `memory` names. Throws tier_file_error where the file cannot be made, usage_error for chunks that are
@@ -39963,32 +40613,13 @@ class adamw {
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
   /// file or on a device a range comes in parts, and goes back as `visit` leaves it. State that a phase has moved
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
-  template <class Visit>
-  void each_state(Visit&& visit, where at = where::current()) const {
-    residency_hold here = hold(at);
-    visit_state(visit, at);
-    here.end(at);
-  }
+  void each_state(visit_state visit, where at = where::current()) const;
   /// Calls `visit(part, range, state)` alike, in any order, for what is written as a whole: what was there is not read.
   /// Between steps. Throws tier_file_error.
-  template <class Visit>
-  void fill_state(Visit&& visit, where at = where::current()) {
-    if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
-    residency_hold here = hold(at);
-    offloaded_->fill_state(visit, at);
-    here.end(at);
-  }
+  void fill_state(visit_state visit, where at = where::current());
   /// Calls `visit(part, range, places)` once for each part of each range, with a `std::span<const stored_bytes>` where
   /// its state lies. Nothing is read.
-  template <class Visit>
-  void each_state_place(Visit&& visit) const {
-    if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
-    const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      const stored_bytes place(std::as_bytes(state), access_);
-      visit(part, range, std::span<const stored_bytes>(&place, 1));
-    };
-    visit_parts(visit_place, where::current());
-  }
+  void each_state_place(visit_place visit) const;
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
   void each_setting(Visit&& visit) const {
@@ -40031,34 +40662,8 @@ class adamw {
     return tier_ == tier::device ? residency_hold(buckets_->updates(), at) : residency_hold();
   }
   // Of memory that the host does not address it gets one piece after the other.
-  template <class Visit>
-  void visit_state(Visit&& visit, where at) const {
-    if (access_ == nullptr) return visit_parts(visit, at);
-    const auto visit_pieces = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      access_->change(
-          state,
-          [&](std::size_t first, std::span<state_type> piece) {
-            owned_range<T> some = range;
-            some.offset += first;
-            some.count = piece.size();
-            visit(part, some, piece);
-          },
-          at);
-    };
-    visit_parts(visit_pieces, at);
-  }
-  template <class Visit>
-  void visit_parts(Visit&& visit, where at) const {
-    if (offloaded_) return offloaded_->each_state(visit, at);
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    std::size_t done = 0;
-    for (const owned_range<T>& range : buckets_->owned()) {
-      visit("first_moment", range, state_.subspan(done, range.count));
-      visit("second_moment", range, state_.subspan(part + done, range.count));
-      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
-      done += range.count;
-    }
-  }
+  void visit_pieces(visit_state visit, where at) const;
+  void visit_parts(visit_state visit, where at) const;
 
   [[noreturn]] static void refuse_part(where at);
   // `take` is called when nothing else can be wrong with the call.
@@ -40091,6 +40696,61 @@ adamw(Store&, adamw_settings, optimizer_memory)
     -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::each_state(visit_state visit, where at) const {
+  residency_hold here = hold(at);
+  visit_pieces(visit, at);
+  here.end(at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::fill_state(visit_state visit, where at) {
+  if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
+  residency_hold here = hold(at);
+  offloaded_->fill_state(visit, at);
+  here.end(at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::each_state_place(visit_place visit) const {
+  if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
+  const auto visit_part = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    const stored_bytes place(std::as_bytes(state), access_);
+    visit(part, range, std::span<const stored_bytes>(&place, 1));
+  };
+  visit_parts(visit_part, where::current());
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::visit_pieces(visit_state visit, where at) const {
+  if (access_ == nullptr) return visit_parts(visit, at);
+  const auto visit_part = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    access_->change(
+        state,
+        [&](std::size_t first, std::span<state_type> piece) {
+          owned_range<T> some = range;
+          some.offset += first;
+          some.count = piece.size();
+          visit(part, some, piece);
+        },
+        at);
+  };
+  visit_parts(visit_part, at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::visit_parts(visit_state visit, where at) const {
+  if (offloaded_) return offloaded_->each_state(visit, at);
+  const std::size_t part = state_.size() / adamw_state_parts<T>;
+  std::size_t done = 0;
+  for (const owned_range<T>& range : buckets_->owned()) {
+    visit("first_moment", range, state_.subspan(done, range.count));
+    visit("second_moment", range, state_.subspan(part + done, range.count));
+    if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
+    done += range.count;
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -40264,6 +40924,1658 @@ auto adamw<T, Group, Kit, Files>::operator=(adamw&&) noexcept -> adamw& = defaul
 
 template <class T, class Group, class Kit, tier_file_calls Files>
 adamw<T, Group, Kit, Files>::~adamw() = default;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/parameter_files.hpp
+//
+// The parameters of a mesh as safetensors files. Every rank reads the byte ranges of what it keeps, and writes its own:
+// no rank has a whole tensor that it does not keep, and none passes through another. What several ranks hold alike is
+// written once.
+//
+//   belay::export_parameters(mesh, net, "my_model");       // collective; my_model/model.safetensors
+//   belay::import_parameters(mesh, net, "my_model");       // on this mesh or another
+
+// ---- belay/train/safetensors/collective_writer.hpp
+//
+// Writes a model from the memory of all ranks: rank 0 makes the files, and every rank writes its own ranges into them.
+// No rank sends a tensor to another. A file of an earlier model stays as it is until all bytes of the new one are on
+// the medium.
+//
+//   safetensors::collective_writer out(mesh.control(), "models/mine", safetensors::file_division(declarations));
+//   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
+//   out.commit();
+
+// ---- belay/train/safetensors/folder.hpp
+//
+// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
+// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
+// checked first; then ranges are read as from one file.
+//
+//   const belay::safetensors::folder in("models/mixtral");
+//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
+//
+// A model is written as one model.safetensors, or where that would be too large as several files and the index that
+// other libraries read them by. Like those of a `writer`, each file appears whole or not at all; the index is the last.
+//
+//   belay::safetensors::folder_writer out("models/mine", declarations);
+//   out.write("lm_head.weight", first_element, std::span<const float>(part));
+//   out.commit();
+
+// ---- belay/train/safetensors/writer.hpp
+//
+// Writes a whole model. All tensors are declared first, so every byte's position is known, and ranks may write their
+// parts in any order and at the same time. Until commit() the bytes are in a temporary file beside the target. A
+// crash, an error or a destroyed writer leaves an earlier file untouched.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+template <files_policy Files>
+class basic_writer {
+ public:
+  /// Creates the temporary file (mode 0600) and writes the header. Tensors are stored in the order given.
+  explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
+                        const metadata_list& about = usual_metadata(), where at = where::current())
+      : path_(std::move(path)),
+        layout_(lay_out(tensors, about, at)),
+        by_name_(order_by_name(layout_.tensors)),
+        written_(layout_.tensors.size()) {
+    open_temporary(at);
+    try {
+      file_.write(0, std::as_bytes(std::span<const char>(layout_.prefix.data(), layout_.prefix.size())), at);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  basic_writer(const basic_writer&) = delete;
+  basic_writer& operator=(const basic_writer&) = delete;
+
+  /// Removes the temporary file unless commit() has made it the target.
+  ~basic_writer() { abandon(); }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
+
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Calls may come in any order and from
+  /// several threads, as long as every element is written exactly once.
+  template <class T>
+  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
+             where at = where::current()) {
+    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
+    if constexpr (element<T>) {
+      const std::size_t index = index_of(name, at);
+      const tensor& to = layout_.tensors[index];
+      if (to.type != stored_as<T>) {
+        throw usage_error("tensor " + to.name + " was declared as " + std::string(safetensors::name(to.type)) +
+                              " and is written as " + std::string(safetensors::name(stored_as<T>)),
+                          at);
+      }
+      if (first_element > to.elements()) refuse_range(to, at);
+      write_range(index, first_element * sizeof(T), std::as_bytes(source), at);
+    }
+  }
+
+  /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.
+  void write_bytes(std::string_view name, std::uint64_t first_byte, std::span<const std::byte> source,
+                   where at = where::current()) {
+    write_range(index_of(name, at), first_byte, source, at);
+  }
+
+  /// Checks that every tensor was written once, and returns when the file is on the medium under its temporary name.
+  /// Ranks can then agree to commit.
+  void finish(where at = where::current()) {
+    if (finished_) return;
+    if (!file_.is_open()) throw usage_error("this writer of " + path_ + " has been committed", at);
+    for (std::size_t i = 0; i < layout_.tensors.size(); ++i) {
+      const std::uint64_t bytes = written_[i].load(std::memory_order_relaxed);
+      if (bytes == layout_.tensors[i].bytes()) continue;
+      throw usage_error("tensor " + layout_.tensors[i].name + " has " + std::to_string(layout_.tensors[i].bytes()) +
+                            " bytes, " + std::to_string(bytes) + " were written",
+                        at);
+    }
+    file_.permit(0644, at);
+    file_.sync(at);
+    finished_ = true;
+  }
+
+  /// Finishes, and atomically gives the file its name; a file of that name is replaced.
+  void commit(where at = where::current()) {
+    finish(at);
+    if (Files::rename(file_.path().c_str(), path_.c_str()) != 0) {
+      throw file_error(path_, 0, "cannot be replaced: " + reason(errno), at);
+    }
+    file_.close();
+    finished_ = false;
+    sync_folder<Files>(folder_of(path_), at);
+  }
+
+ private:
+  void open_temporary(where at) {
+    // Skips files of a killed process with the same number.
+    const std::string stem = path_ + ".tmp-" + std::to_string(::getpid()) + "-";
+    for (int attempt = 0; attempt < 1000; ++attempt) {
+      file_ = basic_file<Files>::create_new(stem + std::to_string(attempt), at);
+      if (file_.is_open()) return;
+    }
+    throw file_error(stem + "0", 0, "and a thousand more temporary files are in the way", at);
+  }
+
+  void abandon() noexcept {
+    if (!file_.is_open()) return;
+    static_cast<void>(Files::remove(file_.path().c_str()));
+    file_.close();
+  }
+
+  [[nodiscard]] std::size_t index_of(std::string_view name, where at) const {
+    const tensor* found = find_tensor(layout_.tensors, by_name_, name);
+    if (found == nullptr) throw usage_error("tensor " + std::string(name) + " was not declared", at);
+    return static_cast<std::size_t>(found - layout_.tensors.data());
+  }
+
+  [[noreturn]] static void refuse_range(const tensor& to, where at) {
+    throw usage_error(
+        "this range lies outside tensor " + to.name + ", which has " + std::to_string(to.bytes()) + " bytes", at);
+  }
+
+  void write_range(std::size_t index, std::uint64_t first_byte, std::span<const std::byte> source, where at) {
+    const tensor& to = layout_.tensors[index];
+    if (first_byte > to.bytes() || source.size() > to.bytes() - first_byte) refuse_range(to, at);
+    if (finished_ || !file_.is_open()) throw usage_error("tensor " + to.name + " is written after finish", at);
+    file_.write(layout_.prefix.size() + to.begin + first_byte, source, at);
+    written_[index].fetch_add(source.size(), std::memory_order_relaxed);
+  }
+
+  std::string path_;
+  layout layout_;
+  std::vector<std::size_t> by_name_;
+  std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far
+  basic_file<Files> file_;                           // the temporary
+  bool finished_ = false;
+};
+
+using writer = basic_writer<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Tensors of an index, each with the name of its file, in the order of the text.
+using weight_map = std::vector<std::pair<std::string, std::string>>;
+
+/// Bytes of an index that are read: some hundred thousand tensors.
+inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
+
+/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
+/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
+[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
+
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
+/// file_error where the system cannot say which is there.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
+  const std::string index = path + "/model.safetensors.index.json";
+  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
+}
+
+/// Reads an index. Errors are file_error, as of `parse_index`.
+template <files_policy Files = posix_files>
+[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
+  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
+  const std::uint64_t size = in.size(at);
+  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  return parse_index(text, index, at);
+}
+
+/// Several threads may read at once.
+template <files_policy Files>
+class basic_folder {
+ public:
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
+  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
+  explicit basic_folder(const std::string& path, where at = where::current());
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
+  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current());
+
+  basic_folder(basic_folder&&) = default;
+  basic_folder& operator=(basic_folder&&) = default;
+  ~basic_folder();
+
+  /// The file, or that of the index.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// All tensors of the files that are open, file by file; valid as long as the folder.
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    return find_tensor(tensors_, by_name_, name);
+  }
+
+  /// Throws file_error where tensor `name` is not there, or has another shape.
+  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const;
+
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const;
+  template <class T>
+  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                      where at = where::current()) const;
+
+ private:
+  enum extent { all, some };
+
+  void open(std::span<const std::string> needed, extent which, where at);
+  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at);
+  void add(const std::string& name, where at);
+  void sort(where at);
+  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const;
+
+  std::string path_;
+  std::deque<basic_reader<Files>> files_;
+  std::vector<tensor> tensors_;
+  std::vector<std::size_t> file_of_;  // of each tensor
+  std::vector<std::size_t> by_name_;
+};
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, where at) : path_(path) {
+  open({}, all, at);
+}
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, std::span<const std::string> needed, where at)
+    : path_(path) {
+  open(needed, some, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at) const {
+  const basic_reader<Files>& in = file_with(name, at);
+  const std::vector<std::uint64_t>& found = find(name)->shape;
+  if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
+  throw file_error(in.path(), 0,
+                   "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
+                   at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                               where at) const {
+  file_with(name, at).read(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                                         where at) const {
+  file_with(name, at).read_converted(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open(std::span<const std::string> needed, extent which, where at) {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  if (const std::string index = index_of<Files>(path_, at); !index.empty()) return open_index(index, needed, which, at);
+  if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
+  add(path_, at);
+  sort(at);
+  for (const std::string& name : needed) static_cast<void>(file_with(name, at));
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open_index(const std::string& index, std::span<const std::string> needed, extent which,
+                                     where at) {
+  path_ = index;
+  const weight_map map = read_index<Files>(index, at);
+  std::map<std::string_view, std::string_view> file_of;
+  for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
+  std::map<std::string_view, std::size_t> number;
+  const auto take = [&](std::string_view lies_in) {
+    if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
+  };
+  if (which == all)
+    for (const auto& [name, lies_in] : map) take(lies_in);
+  for (const std::string& name : needed) {
+    const auto found = file_of.find(name);
+    if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
+    take(found->second);
+  }
+  sort(at);
+  for (const auto& [name, lies_in] : map) {
+    const auto opened = number.find(lies_in);
+    if (opened == number.end()) continue;
+    const tensor* const found = find(name);
+    if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
+      throw file_error(files_[opened->second].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says",
+                       at);
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!file_of.contains(tensors_[i].name))
+      throw file_error(files_[file_of_[i]].path(), 0,
+                       "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::add(const std::string& name, where at) {
+  const auto& opened = files_.emplace_back(name, at);
+  for (const tensor& each : opened.tensors()) {
+    tensors_.push_back(each);
+    file_of_.push_back(files_.size() - 1);
+  }
+}
+
+template <files_policy Files>
+void basic_folder<Files>::sort(where at) {
+  by_name_ = order_by_name(tensors_);
+  for (std::size_t i = 1; i < by_name_.size(); ++i) {
+    const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
+    if (one.name == other.name)
+      throw file_error(files_[file_of_[by_name_[i]]].path(), 0,
+                       "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(),
+                       at);
+  }
+}
+
+template <files_policy Files>
+const basic_reader<Files>& basic_folder<Files>::file_with(std::string_view name, where at) const {
+  const tensor* const found = find(name);
+  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
+  return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
+}
+
+template <files_policy Files>
+basic_folder<Files>::~basic_folder() = default;
+
+using folder = basic_folder<posix_files>;
+
+/// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
+inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
+
+/// Which tensors go into which file of a folder, in their order; a tensor is never cut.
+class file_division {
+ public:
+  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
+  /// "model.safetensors", or "model-00002-of-00003.safetensors".
+  [[nodiscard]] std::string name_of(std::size_t number) const;
+  [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
+  /// All files of the folder.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// The index, sorted by name as other libraries write it.
+  [[nodiscard]] std::string index() const;
+
+ private:
+  std::vector<std::vector<declaration>> files_;
+  std::uint64_t in_last_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+/// Writes the index of the folder `path`, whose files are in their places, as a file that appears in full; until then
+/// its name ends in ".tmp-" and `mark`. A model.safetensors, of an earlier model in one file, would be read in its
+/// place, and is removed.
+template <files_policy Files>
+void publish_index(const std::string& path, const std::string& index, const std::string& mark, where at) {
+  const std::string name = path + "/" + file_division::index_name();
+  const std::string temporary = name + ".tmp-" + mark;
+  const auto out = basic_file<Files>::create_new(temporary, at);
+  if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
+  try {
+    out.write(0, std::as_bytes(std::span<const char>(index.data(), index.size())), at);
+    out.permit(0644, at);
+    out.sync(at);
+    if (Files::rename(temporary.c_str(), name.c_str()) != 0)
+      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+  } catch (...) {
+    static_cast<void>(Files::remove(temporary.c_str()));
+    throw;
+  }
+  const std::string alone = path + "/model.safetensors";
+  if (Files::remove(alone.c_str()) != 0 && errno != ENOENT)
+    throw file_error(alone, 0, "cannot be removed: " + reason(errno), at);
+  sync_folder<Files>(path, at);
+}
+
+/// `write` may be called from several threads. A folder that must appear whole or not at all is written beside its
+/// place, and renamed.
+template <files_policy Files>
+class basic_folder_writer {
+ public:
+  /// Creates the temporary files in `path`, a folder that is there, and writes their headers.
+  basic_folder_writer(std::string path, const file_division& division, where at = where::current())
+      : path_(std::move(path)) {
+    if (division.files() > 1) index_ = division.index();
+    for (std::size_t number = 0; number < division.files(); ++number) {
+      files_.emplace_back(path_ + "/" + division.name_of(number), division.tensors_of(number), usual_metadata(), at);
+      for (const declaration& each : division.tensors_of(number)) file_of_.emplace(each.name, number);
+    }
+  }
+  explicit basic_folder_writer(std::string path, const std::vector<declaration>& tensors,
+                               std::uint64_t largest = largest_file, where at = where::current())
+      : basic_folder_writer(std::move(path), file_division(tensors, largest), at) {}
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
+  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
+  /// for a tensor that was not declared.
+  template <class T>
+  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
+             where at = where::current()) {
+    const auto found = file_of_.find(name);
+    if (found == file_of_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
+    files_[found->second].write(name, first_element, source, at);
+  }
+
+  /// Checks that every tensor of every file was written once, then gives all files their names, the index last.
+  void commit(where at = where::current()) {
+    for (auto& each : files_) each.finish(at);
+    for (auto& each : files_) each.commit(at);
+    if (!index_.empty()) publish_index<Files>(path_, index_, "index", at);
+  }
+
+ private:
+  std::string path_;
+  std::string index_;  // empty where there is one file
+  std::deque<basic_writer<Files>> files_;
+  std::map<std::string, std::size_t, std::less<>> file_of_;
+};
+
+using folder_writer = basic_folder_writer<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/folder.ipp
+//
+// The index of a folder, read; which tensors go into which file of a folder, and the index that says so.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
+  header_scanner scan(text, path, at, 0);
+  scan.check_utf8();
+  weight_map out;
+  std::map<std::string, std::size_t, std::less<>> seen;
+  bool found = false;
+  scan.take('{');
+  for (bool first = true; !scan.take_if('}'); first = false) {
+    if (!first) scan.take(',');
+    const std::string field = scan.string(256, "a field");
+    scan.take(':');
+    if (field != "weight_map") {
+      scan.skip_value();
+      continue;
+    }
+    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
+    scan.take('{');
+    for (bool none = true; !scan.take_if('}'); none = false) {
+      if (!none) scan.take(',');
+      const std::size_t place = scan.next();
+      std::string name = scan.string(4096, "a tensor's name");
+      scan.take(':');
+      std::string beside = scan.string(255, "a file's name");
+      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
+      if (beside.empty() || beside == "." || beside == ".." ||
+          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+        scan.fail(place,
+                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
+      out.emplace_back(std::move(name), std::move(beside));
+    }
+  }
+  scan.finish();
+  if (!found) scan.fail(0, "has no weight_map");
+  return out;
+}
+
+BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
+  for (const declaration& each : tensors) {
+    std::uint64_t size = 0;
+    static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
+    if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
+      files_.emplace_back();
+      in_last_ = 0;
+    }
+    files_.back().push_back(each);
+    in_last_ += size;
+    total_ += size;
+  }
+  if (files_.empty()) files_.emplace_back();
+}
+
+BELAY_DECL std::string file_division::name_of(std::size_t number) const {
+  if (files_.size() == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
+  return name;
+}
+
+BELAY_DECL std::vector<std::string> file_division::names() const {
+  std::vector<std::string> out;
+  for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
+  if (files_.size() > 1) out.push_back(index_name());
+  return out;
+}
+
+BELAY_DECL std::string file_division::index() const {
+  std::map<std::string_view, std::size_t> file_of;
+  for (std::size_t number = 0; number < files_.size(); ++number)
+    for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
+  std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
+  bool first = true;
+  for (const auto& [name, number] : file_of) {
+    if (!std::exchange(first, false)) out += ',';
+    append_json(out, name);
+    out += ':';
+    append_json(out, name_of(number));
+  }
+  return out + "}}\n";
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Removes files that did not get their names.
+template <files_policy Files>
+class unfinished_files {
+ public:
+  unfinished_files() = default;
+  unfinished_files(const unfinished_files&) = delete;
+  unfinished_files& operator=(const unfinished_files&) = delete;
+  ~unfinished_files() {
+    for (const std::string& path : paths_) static_cast<void>(Files::remove(path.c_str()));
+  }
+
+  void add(std::string path) { paths_.push_back(std::move(path)); }
+  /// They have their names, or another rank removes them.
+  void release() noexcept { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
+/// Every rank of a group makes one, writes, and commits. In a rehearsal it does nothing. An instance is used by one
+/// thread.
+template <communicator Group, files_policy Files = posix_files>
+class basic_collective_writer {
+ public:
+  /// Rank 0 makes the files of `division` beside their final names in `path`, a folder that is there: with their
+  /// headers, and as long as they will be. The `path` of rank 0 counts; all must see it under that name. Throws
+  /// file_error on all ranks with the rank that met it, usage_error where ranks declare other tensors. Collective over
+  /// `group`, of host memory, as is `commit`.
+  basic_collective_writer(const Group& group, std::string path, const file_division& division,
+                          where at = where::current());
+
+  basic_collective_writer(const basic_collective_writer&) = delete;
+  basic_collective_writer& operator=(const basic_collective_writer&) = delete;
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order, with pwrite into the file. Over all
+  /// ranks, every element is written exactly once. What the file system refuses is kept, and thrown by `commit` on all
+  /// ranks; from then on nothing is written. Throws usage_error for a tensor, type or range that was not declared.
+  template <class T>
+  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
+             where at = where::current());
+
+  /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
+  /// replaced: file_error with the rank, the file and the bytes of a write or an fsync that failed; usage_error where
+  /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
+  /// their names: a folder that must appear in one instant is written beside its place, and renamed.
+  void commit(where at = where::current());
+
+ private:
+  struct output {
+    std::string name;
+    layout content;
+    basic_file<Files> file;  // the temporary, once this rank writes to it
+  };
+  struct tensor_location {
+    std::size_t file, tensor;
+    std::size_t number;  // of all tensors
+  };
+
+  void lay_out_all(const file_division& division, where at);
+
+  [[nodiscard]] std::string temporary(const output& of) const;
+
+  // 64 random bits: ranks that are late with removing an earlier attempt's files never meet these.
+  void create(where at);
+
+  void expect_complete(where at);
+
+  void publish(where at);
+
+  [[nodiscard]] const tensor_location& place_of(std::string_view name, where at) const;
+
+  Group group_;
+  std::string folder_;
+  std::string mark_;   // of the temporary files' names
+  std::string index_;  // empty where there is one file
+  unfinished_files<Files> unfinished_;
+  std::vector<output> files_;
+  std::map<std::string, tensor_location, std::less<>> places_;
+  std::vector<std::uint64_t> written_;  // bytes of each tensor, by this rank
+  file_agreement problems_;
+  bool committed_ = false;
+};
+
+template <communicator Group, files_policy Files>
+basic_collective_writer<Group, Files>::basic_collective_writer(const Group& group, std::string path,
+                                                               const file_division& division, where at)
+    : group_(group), folder_(std::move(path)) {
+  if (!is_rehearsed(group_)) {
+    lay_out_all(division, at);
+    if (group_.rank() == 0) problems_.attempt([&] { create(at); });
+    problems_.agree(group_, at);
+    folder_ = broadcast_text(group_, std::move(folder_), 0, at);
+    mark_ = broadcast_text(group_, std::move(mark_), 0, at);
+    if (group_.rank() != 0)
+      for (const output& each : files_) unfinished_.add(temporary(each));
+  }
+}
+
+template <communicator Group, files_policy Files>
+template <class T>
+void basic_collective_writer<Group, Files>::write(std::string_view name, std::uint64_t first_element,
+                                                  std::span<const T> source, where at) {
+  constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
+  static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
+  if constexpr (has_dtype)
+    if (!is_rehearsed(group_)) {
+      const tensor_location& to = place_of(name, at);
+      const tensor& declared = files_[to.file].content.tensors[to.tensor];
+      if (declared.type != stored_as<T>)
+        throw usage_error("tensor " + printable(declared.name) + " was declared as " +
+                              std::string(safetensors::name(declared.type)) + " and is written as " +
+                              std::string(safetensors::name(stored_as<T>)),
+                          at);
+      const std::uint64_t elements = declared.bytes() / sizeof(T);
+      if (first_element > elements || source.size() > elements - first_element)
+        throw usage_error("elements " + std::to_string(first_element) + " to " +
+                              std::to_string(first_element + source.size()) + " of tensor " + printable(declared.name) +
+                              ", which has " + std::to_string(elements),
+                          at);
+      if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
+      if (source.empty()) return;
+      problems_.attempt([&] {
+        output& into = files_[to.file];
+        if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
+        into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T), std::as_bytes(source),
+                        at);
+      });
+      written_[to.number] += source.size_bytes();
+    }
+}
+
+template <communicator Group, files_policy Files>
+void basic_collective_writer<Group, Files>::commit(where at) {
+  if (!is_rehearsed(group_)) {
+    if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
+    problems_.attempt([&] {
+      for (const output& each : files_)
+        if (each.file.is_open()) each.file.sync(at);
+    });
+    problems_.agree(group_, at);
+    expect_complete(at);
+    // From here on a rank that fails alone must not take away what rank 0 is giving its name.
+    if (group_.rank() == 0)
+      problems_.attempt([&] { publish(at); });
+    else
+      unfinished_.release();
+    for (output& each : files_) each.file.close();
+    problems_.agree(group_, at);
+  }
+}
+
+template <communicator Group, files_policy Files>
+void basic_collective_writer<Group, Files>::lay_out_all(const file_division& division, where at) {
+  content_hash hash;
+  for (std::size_t number = 0; number < division.files(); ++number) {
+    output each{division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}};
+    hash.add_text(each.content.prefix);
+    for (std::size_t t = 0; t < each.content.tensors.size(); ++t) {
+      const tensor_location here{number, t, places_.size()};
+      if (!places_.emplace(each.content.tensors[t].name, here).second)
+        throw usage_error("tensor " + printable(each.content.tensors[t].name) + " is declared twice", at);
+    }
+    files_.push_back(std::move(each));
+  }
+  if (division.files() > 1) index_ = division.index();
+  written_.resize(places_.size());
+  rank_comparison compared;
+  const std::uint64_t own[] = {hash.value()};
+  if (compared.differ(group_, own, at))
+    throw usage_error("ranks that write a model together declare other tensors: " + compared.ranks(group_), at);
+}
+
+template <communicator Group, files_policy Files>
+std::string basic_collective_writer<Group, Files>::temporary(const output& of) const {
+  return folder_ + "/" + of.name + ".tmp-" + mark_;
+}
+
+template <communicator Group, files_policy Files>
+void basic_collective_writer<Group, Files>::create(where at) {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
+    throw file_error(folder_, 0, "no name can be drawn for a temporary file: " + reason(errno), at);
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random));
+  mark_ = text;
+  for (output& each : files_) {
+    each.file = basic_file<Files>::create_new(temporary(each), at);
+    if (!each.file.is_open()) throw file_error(temporary(each), 0, "is in the way", at);
+    unfinished_.add(temporary(each));
+    each.file.reserve(each.content.file_bytes(), at);
+    each.file.write(0, std::as_bytes(std::span<const char>(each.content.prefix)), at);
+  }
+}
+
+template <communicator Group, files_policy Files>
+void basic_collective_writer<Group, Files>::expect_complete(where at) {
+  if (written_.empty()) return;
+  group_.all_reduce(std::span<std::uint64_t>(written_), sum, at);
+  for (const auto& [name, here] : places_) {
+    const std::uint64_t bytes = files_[here.file].content.tensors[here.tensor].bytes();
+    if (written_[here.number] == bytes) continue;
+    throw usage_error("tensor " + printable(name) + " has " + std::to_string(bytes) + " bytes, the ranks wrote " +
+                          std::to_string(written_[here.number]),
+                      at);
+  }
+}
+
+template <communicator Group, files_policy Files>
+void basic_collective_writer<Group, Files>::publish(where at) {
+  for (const output& each : files_) each.file.permit(0644, at);
+  for (const output& each : files_) {
+    const std::string name = folder_ + "/" + each.name;
+    if (Files::rename(temporary(each).c_str(), name.c_str()) != 0)
+      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
+  }
+  unfinished_.release();
+  sync_folder<Files>(folder_, at);
+  if (!index_.empty()) publish_index<Files>(folder_, index_, mark_, at);
+}
+
+template <communicator Group, files_policy Files>
+auto basic_collective_writer<Group, Files>::place_of(std::string_view name, where at) const -> const tensor_location& {
+  const auto found = places_.find(name);
+  if (found == places_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
+  return found->second;
+}
+
+template <communicator Group>
+class collective_writer : public basic_collective_writer<Group> {
+ public:
+  using basic_collective_writer<Group>::basic_collective_writer;
+};
+template <communicator Group>
+collective_writer(const Group&, std::string, const file_division&) -> collective_writer<Group>;
+template <communicator Group>
+collective_writer(const Group&, std::string, const file_division&, where) -> collective_writer<Group>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
+/// form; the elements of its tensors, one tensor after another, are those of the whole parameter.
+struct one_tensor_each {
+  /// One tensor of the parameter's name and shape.
+  template <class Parameter>
+  [[nodiscard]] std::vector<safetensors::declaration> operator()(const Parameter& parameter) const {
+    return {{parameter.name(),
+             safetensors::stored_as<typename Parameter::value_type>,
+             {parameter.shape().begin(), parameter.shape().end()}}};
+  }
+};
+
+/// Calls `visit(declaration, first element in that tensor, values)` for the parts of `tensors`, which follow one
+/// another, that `values` are: those from element `first` on.
+template <class T>
+void each_tensor_part(
+    std::span<const safetensors::declaration> tensors, std::size_t first, std::span<T> values,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::type_identity_t<std::span<T>>)> visit) {
+  for (const safetensors::declaration& each : tensors) {
+    std::size_t size = 1;
+    for (const std::uint64_t extent : each.shape) size *= static_cast<std::size_t>(extent);
+    if (first >= size) {
+      first -= size;
+      continue;
+    }
+    const std::span<T> part = values.first(lesser_of(size - first, values.size()));
+    if (part.empty()) return;
+    visit(each, first, part);
+    values = values.subspan(part.size());
+    first = 0;
+  }
+}
+
+/// Calls `visit(global_offset, std::span<const T>)` for what this rank writes of a parameter, number `number` of its
+/// model; see `each_written`.
+template <class T>
+void each_written_of(const mesh& mesh, const parameter_base<T>& parameter, std::size_t number,
+                     function_ref<void(std::size_t, std::type_identity_t<std::span<const T>>)> visit) {
+  const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
+                                      parameter.divided() ? kept_part::shard : kept_part::local_part);
+  std::size_t turn = number;
+  parameter.each_held([&](std::size_t first, std::span<const T> values) {
+    const local_part mine = copies.written(values.size(), sizeof(T), turn++);
+    if (mine.count > 0) visit(first + mine.first, values.subspan(mine.first, mine.count));
+  });
+}
+
+/// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
+/// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
+/// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
+template <lists_parameters Model, class Visit>
+void each_written(const mesh& mesh, Model& model, Visit&& visit) {
+  std::size_t number = 0;
+  model.for_each_parameter([&](const auto& parameter) {
+    each_written_of(mesh, parameter, number++,
+                    [&](std::size_t first, auto values) { visit(parameter, first, values); });
+  });
+}
+
+/// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
+struct declared_tensors {
+  /// All tensors in the order of stages and models, which stage has each, and which stages list what several do.
+  std::vector<safetensors::declaration> all;
+  std::map<std::string, int, std::less<>> stage_of;
+  std::map<std::string, std::vector<int>, std::less<>> listed_again = {};
+};
+
+/// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
+/// Collective, where there is one.
+template <lists_parameters Model, class Tensors>
+void expect_equal_copies(const mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
+                         where at) {
+  std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
+  std::size_t count = 0;
+  for (const auto& [name, stages] : declared.listed_again) {
+    first.emplace(name, count);
+    count += stages.size();
+  }
+  if (count == 0) return;
+  std::vector<std::uint64_t> sums(count);
+  const int own = mesh.layout_coordinate().pipeline;
+  each_written(mesh, model, [&](const auto& parameter, std::size_t begin, auto values) {
+    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
+    each_tensor_part(std::span<const safetensors::declaration>(tensors), begin, values,
+                     [&](const safetensors::declaration& to, std::size_t element, auto part) {
+                       const auto found = declared.listed_again.find(to.name);
+                       if (found == declared.listed_again.end()) return;
+                       const std::vector<int>& stages = found->second;
+                       const auto mine = std::find(stages.begin(), stages.end(), own) - stages.begin();
+                       sums[first.find(to.name)->second + static_cast<std::size_t>(mine)] +=
+                           sum_of_elements(0, element, std::as_bytes(part), sizeof(part[0]));
+                     });
+  });
+  mesh.control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  for (const auto& [name, stages] : declared.listed_again)
+    expect_one_value(mesh.shape(), name, stages, std::span(sums).subspan(first.find(name)->second, stages.size()), at);
+}
+
+/// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
+/// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
+/// the mesh; a rehearsal knows its own stage's.
+template <lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
+                                               where at = where::current()) {
+  std::vector<safetensors::declaration> own;
+  model.for_each_parameter([&](auto& parameter) {
+    for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
+  });
+  declared_tensors out;
+  if (is_rehearsed(mesh.control())) {
+    out.all = std::move(own);
+    return out;
+  }
+  const auto& control = mesh.control();
+  safetensors::file_agreement problems;
+  safetensors::layout mine;
+  problems.attempt([&] { mine = safetensors::lay_out(own, {}, at); });
+  problems.agree(control, at);
+  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    const int speaks = rank_at(mesh.shape(), {.pipeline = stage});
+    const bool is_it = control.rank() == speaks;
+    const std::string header =
+        safetensors::broadcast_text(control, is_it ? mine.prefix.substr(8) : std::string(), speaks, at);
+    std::uint64_t bytes[] = {mine.data_bytes};
+    control.broadcast(std::span<std::uint64_t>(bytes), speaks, at);
+    const std::string source = "tensors of stage " + std::to_string(stage);
+    for (safetensors::tensor& each : safetensors::parse_header(header, bytes[0], source, at).tensors) {
+      if (out.stage_of.emplace(each.name, stage).second) {
+        out.all.push_back({std::move(each.name), each.type, std::move(each.shape)});
+        continue;
+      }
+      const auto before =
+          std::find_if(out.all.begin(), out.all.end(), [&](const auto& one) { return one.name == each.name; });
+      if (before->type != each.type || before->shape != each.shape)
+        throw usage_error("stages list tensor " + printable(each.name) + " in two shapes or types", at);
+      std::vector<int>& stages = out.listed_again[each.name];
+      if (stages.empty()) stages.push_back(out.stage_of.find(each.name)->second);
+      stages.push_back(stage);
+    }
+  }
+  expect_equal_copies(mesh, model, out, tensors_of, at);
+  return out;
+}
+
+/// Takes all.
+struct every_tensor {
+  /// Takes every tensor.
+  [[nodiscard]] bool operator()(const std::string&) const noexcept { return true; }
+};
+
+/// Gives `out` what this rank writes of the parameters of `model`, of the tensors of which `is_mine(name)` is true.
+template <lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
+void write_parameters(const mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
+                      const Mine& is_mine = {}, where at = where::current()) {
+  if (!is_rehearsed(mesh.world())) {
+    std::vector<safetensors::declaration> tensors;
+    const void* whose = nullptr;
+    each_written(mesh, model, [&](const auto& parameter, std::size_t first, auto values) {
+      if (std::exchange(whose, &parameter) != &parameter) tensors = tensors_of(parameter);
+      each_tensor_part(std::span<const safetensors::declaration>(tensors), first, values,
+                       [&](const safetensors::declaration& to, std::size_t begin, auto part) {
+                         if (is_mine(to.name)) out.write(to.name, begin, part, at);
+                       });
+    });
+  }
+}
+
+/// How files are cut.
+struct export_options {
+  std::uint64_t largest = safetensors::largest_file;  // bytes of tensors in one file; above, several and their index
+};
+
+/// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
+/// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
+/// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
+                       const Tensors& tensors_of = {}, where at = where::current()) {
+  if (!is_rehearsed(mesh.world())) {
+    const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
+    safetensors::collective_writer out(mesh.control(), folder,
+                                       safetensors::file_division(declared.all, options.largest), at);
+    const int stage = mesh.layout_coordinate().pipeline;
+    write_parameters(
+        mesh, model, out, tensors_of,
+        [&](const std::string& name) { return declared.stage_of.find(name)->second == stage; }, at);
+    out.commit(at);
+  }
+}
+
+/// Adds to `names` those of `tensors`, which `parameter` is, of which this rank keeps a part.
+template <class T>
+void add_needed_tensors(const parameter_base<T>& parameter, std::span<const safetensors::declaration> tensors,
+                        std::vector<std::string>& names) {
+  parameter.each_held([&](std::size_t first, std::span<T> values) {
+    each_tensor_part(tensors, first, values, [&](const safetensors::declaration& from, std::size_t, std::span<T>) {
+      if (names.empty() || names.back() != from.name) names.push_back(from.name);
+    });
+  });
+}
+
+/// The names of the tensors of which this rank keeps a part.
+template <lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] std::vector<std::string> needed_tensors(Model& model, const Tensors& tensors_of = {}) {
+  std::vector<std::string> names;
+  model.for_each_parameter([&](const auto& parameter) { add_needed_tensors(parameter, tensors_of(parameter), names); });
+  return names;
+}
+
+/// Fills what this rank keeps of `parameter`, which is `tensors`; see `fill_parameters`.
+template <class T, files_policy Files>
+void fill_parameter(parameter_base<T>& parameter, std::span<const safetensors::declaration> tensors,
+                    const safetensors::basic_folder<Files>& in, where at) {
+  parameter.fill(
+      [&](std::size_t first, std::span<T> values) {
+        each_tensor_part(tensors, first, values,
+                         [&](const safetensors::declaration& from, std::size_t begin, std::span<T> part) {
+                           in.expect_shape(from.name, from.shape, at);
+                           in.read_converted(from.name, begin, part, at);
+                         });
+      },
+      at);
+}
+
+/// Fills what this rank keeps of every parameter, rounded where the tensors are wider. Throws file_error with file and
+/// tensor: one that is missing or of another shape, or a file that ends too early.
+template <lists_parameters Model, files_policy Files, class Tensors = one_tensor_each>
+void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, const Tensors& tensors_of = {},
+                     where at = where::current()) {
+  model.for_each_parameter([&](auto& parameter) { fill_parameter(parameter, tensors_of(parameter), in, at); });
+}
+
+/// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank
+/// opens the files that hold a part of what it keeps, and reads those bytes alone. Collective over the mesh, outside
+/// of a step: a file_error of one rank is thrown on all, with its number, and parameters are filled in part.
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void import_parameters(const mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
+                       where at = where::current()) {
+  if (!is_rehearsed(mesh.world())) {
+    mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
+    safetensors::file_agreement problems;
+    problems.attempt([&] {
+      const safetensors::folder in(path, needed_tensors(model, tensors_of), at);
+      fill_parameters(model, in, tensors_of, at);
+    });
+    problems.agree(mesh.control(), at);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/phase_residency.hpp
+//
+// Memory that is on the device while a run trains, and in a lower tier in its other phases: gradients and the state of
+// optimizers. A transition takes one residency and returns the other, chunk by chunk, so that both are never there.
+// What the state is read or written for meanwhile, such as a checkpoint, has it back for a scope.
+//
+//   belay::phase_residency residency{run, belay::tier::host, store};   // after stores and optimizers
+//   phases.moves(residency);
+//   auto evaluating = phases.to_eval(std::move(training));             // the state leaves
+//   { const auto here = store.hold_state(); ... }                      // it is back, and leaves again
+//   training = phases.to_train(std::move(evaluating));                 // and it is back
+
+namespace belay::inline BELAY_ABI {
+
+/// Where that memory is when a run does not train.
+struct residency_memory {
+  /// The tier that gradients and optimizer state go to.
+  tier lower = tier::host;
+  file_memory files = {};  // of tier file: the folder
+};
+
+/// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
+/// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
+template <class Run, tier_file_calls Files = system_tier_file_calls>
+class phase_residency final : public update_observer {
+ public:
+  /// Bytes of one copy.
+  static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
+
+  /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much
+  /// memory, which is planned, and is theirs for as long as the run; in tier device nothing ever leaves. `stores` have
+  /// the state: what still reads it, such as a checkpoint that is being written, ends that before it leaves. Throws
+  /// usage_error for tier file, which has no folder, and for a store whose state another one moves.
+  template <class... Stores>
+  phase_residency(Run& run, tier lower, Stores&... stores)
+      : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
+  /// All gradients and states of optimizers that `run` has leased on the device so far. In `memory.lower` they get as
+  /// much memory, which is planned, and is theirs for as long as the run; in tier file a file, which is made now, and a
+  /// ring in tier host that they pass through; in tier device nothing ever leaves. `stores` have the state: what still
+  /// reads it, such as a checkpoint that is being written, ends that before it leaves. Throws tier_file_error where the
+  /// file cannot be made, and usage_error for a tier file that has no folder, and for a store whose state another one
+  /// moves.
+  template <class... Stores>
+  phase_residency(Run& run, const residency_memory& memory, Stores&... stores);
+  phase_residency(const phase_residency&) = delete;  // phases and stores point to it
+  phase_residency& operator=(const phase_residency&) = delete;
+  /// Brings back what is away.
+  ~phase_residency();
+
+  /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
+  /// nothing queued. Throws usage_error while somebody holds it on the device.
+  std::size_t offload(where at = where::current());
+  /// Moves all back; returns the bytes that have come: 0 where they were there.
+  std::size_t restore(where at = where::current());
+
+  /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
+  [[nodiscard]] residency_hold hold(where at = where::current()) { return {*this, at}; }
+  void before_update(where at) override;
+  void begin_hold(where at) override;
+  void end_hold(where at) override;
+
+  /// Bytes that it moves, and where they are when they are not on the device.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] tier lower() const noexcept { return lower_; }
+  [[nodiscard]] bool away() const noexcept override { return away_; }
+  [[nodiscard]] bool here() const noexcept { return gone_ == 0; }
+  /// The most bytes that were in both tiers together at a time of a move.
+  [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
+
+ private:
+  struct chunk {
+    std::span<std::byte> here;
+    std::byte* away;        // in memory,
+    std::uint64_t in_file;  // or in the file
+  };
+
+  void take_all(const file_memory& files, where at);
+  void take_memory(const std::vector<lasting_lease>& leased, where at);
+  void take_file(const file_memory& files, const std::vector<lasting_lease>& leased, where at);
+  void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file);
+
+  // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
+  // it tries anew.
+  void offload_all(where at);
+  // Where it fails, what has come is let go of again: it is in the file still.
+  void restore_all(where at);
+
+  void offload(const chunk& each, where at);
+  void restore(const chunk& each, where at);
+  void let_go(const chunk& each) noexcept {
+    run_->vacate(tier::device, each.here);
+    in_file_ += leased_size(each.here.size());
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
+    if (!run_->rehearsing())
+      access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
+  }
+  // Returns when the medium has it.
+  void write(const chunk& each, where at);
+  void read(const chunk& each, where at);
+
+  // Live bytes of both tiers; a file's own are there for as long as the run.
+  [[nodiscard]] std::size_t in_both() const noexcept {
+    const tier_meters& meters = run_->meters();
+    return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
+  }
+  void begin_move() noexcept { others_ = in_both() - bytes_; }
+  void note_both() noexcept { most_in_both_ = greater_of(most_in_both_, in_both() - others_); }
+
+  Run* run_;
+  tier lower_;
+  const host_access* access_ = nullptr;  // to a device
+  std::vector<chunk> chunks_;
+  std::optional<streamed_file<Files>> file_;
+  std::size_t bytes_ = 0, most_in_both_ = 0;
+  std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
+  std::size_t in_file_ = 0;  // bytes of those, in tier file
+  std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
+  std::size_t holds_ = 0;
+  bool away_ = false;                         // as the phase has it
+  std::vector<update_observation> observed_;  // of the stores
+};
+
+template <class Run, class... Stores>
+phase_residency(Run&, tier, Stores&...) -> phase_residency<Run>;
+template <class Run, class... Stores>
+phase_residency(Run&, const residency_memory&, Stores&...) -> phase_residency<Run>;
+
+template <class Run, tier_file_calls Files>
+phase_residency<Run, Files>::~phase_residency() {
+  try {
+    restore();
+  } catch (...) {
+  }
+}
+
+template <class Run, tier_file_calls Files>
+std::size_t phase_residency<Run, Files>::offload(where at) {
+  if (away_ || lower_ == tier::device) return 0;
+  restore_all(at);  // after a move that has failed
+  for (const update_observation& each : observed_) each.all()->before_update(at);
+  if (holds_ > 0)
+    throw usage_error(
+        "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
+        "ends before training is left",
+        at);
+  offload_all(at);
+  away_ = true;
+  return bytes_;
+}
+
+template <class Run, tier_file_calls Files>
+std::size_t phase_residency<Run, Files>::restore(where at) {
+  const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
+  restore_all(at);
+  away_ = false;
+  return bytes;
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::before_update(where at) {
+  if (away() || !here())
+    throw usage_error(
+        "gradients and optimizer state are away from the device: they are updated in training, after "
+        "phases.to_train(std::move(...))",
+        at);
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::begin_hold(where at) {
+  restore_all(at);
+  ++holds_;
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::end_hold(where at) {
+  if (--holds_ == 0 && away_) offload_all(at);
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::take_all(const file_memory& files, where at) {
+  access_ = run_->engine().access(at);
+  std::vector<lasting_lease> leased;
+  for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
+    for (const lasting_lease& each : run_->leases_of(tier::device, purpose)) leased.push_back(each);
+  lower_ == tier::file ? take_file(files, leased, at) : take_memory(leased, at);
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::take_memory(const std::vector<lasting_lease>& leased, where at) {
+  for (const lasting_lease& each : leased) {
+    const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
+    const std::span<std::byte> away = run_->template lease_shard<std::byte>(lower_, bytes_of, "out of phase", at);
+    run_->vacate(lower_, away);
+    add(each.memory, away.data(), 0);
+  }
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::take_file(const file_memory& files, const std::vector<lasting_lease>& leased,
+                                            where at) {
+  if (files.folder.empty())
+    throw usage_error(
+        "what leaves the device between phases goes to tier file, which has no folder: "
+        "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
+        at);
+  const file_medium medium = medium_of<Files>(files.folder, at);
+  const streamed_layout sizes(medium.alignment, lesser_of(files.piece, chunk_bytes / streamed_layout::most_slots));
+  const auto bytes_of = [&](int rank) {
+    std::size_t all = 0;
+    for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
+    return all;
+  };
+  run_->charge_shard(tier::file, bytes_of, "out of phase",
+                     medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+  const std::span<std::byte> ring = run_->template lease_shard<std::byte>(
+      tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
+  std::size_t end = 0;
+  for (const lasting_lease& each : leased) {
+    add(each.memory, nullptr, end);
+    end += sizes.rounded(each.memory.size());
+  }
+  if (!run_->rehearsing()) {
+    if (end == 0) return;
+    file_.emplace(files, end, sizes, ring, at);
+    file_->set_host_view(access_);
+  }
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
+  for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
+    const std::size_t count = lesser_of(chunk_bytes, here.size() - i);
+    chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
+  }
+  bytes_ += leased_size(here.size());
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::offload_all(where at) {
+  begin_move();
+  try {
+    for (; gone_ < chunks_.size(); ++gone_) offload(chunks_[gone_], at);
+  } catch (...) {
+    try {
+      restore_all(at);
+    } catch (...) {
+    }
+    throw;
+  }
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::restore_all(where at) {
+  begin_move();
+  std::size_t come = 0;
+  try {
+    for (; come < gone_; ++come) restore(chunks_[come], at);
+  } catch (...) {
+    while (come > 0) let_go(chunks_[--come]);
+    throw;
+  }
+  gone_ = 0;
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::offload(const chunk& each, where at) {
+  if (lower_ == tier::file) {
+    write(each, at);
+    in_file_ += leased_size(each.here.size());
+  } else {
+    run_->occupy(lower_, {each.away, each.here.size()});
+    copy(each.away, each.here.data(), each.here.size(), at);
+  }
+  note_both();
+  run_->vacate(tier::device, each.here);
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::restore(const chunk& each, where at) {
+  run_->occupy(tier::device, each.here);
+  note_both();
+  if (lower_ == tier::file) {
+    read(each, at);
+    in_file_ -= leased_size(each.here.size());
+  } else {
+    copy(each.here.data(), each.away, each.here.size(), at);
+    run_->vacate(lower_, {each.away, each.here.size()});
+  }
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::write(const chunk& each, where at) {
+  if (!file_) return;
+  try {
+    file_->begin_write(each.in_file, each.here.size(), at);
+    file_->put(each.in_file, each.here.data(), each.here.size());
+    file_->end_write();
+    file_->settle(at);
+  } catch (...) {
+    file_->abandon();
+    throw;
+  }
+}
+
+template <class Run, tier_file_calls Files>
+void phase_residency<Run, Files>::read(const chunk& each, where at) {
+  if (!file_) return;
+  try {
+    file_->read_now(each.here.data(), each.in_file, each.here.size(), at);
+  } catch (...) {
+    file_->abandon();
+    run_->vacate(tier::device, each.here);
+    throw;
+  }
+}
+
+template <class Run, tier_file_calls Files>
+template <class... Stores>
+phase_residency<Run, Files>::phase_residency(Run& run, const residency_memory& memory, Stores&... stores)
+    : run_(&run), lower_(memory.lower) {
+  const where at = where::current();
+  if (lower_ == tier::device) return;
+  take_all(memory.files, at);
+  (observed_.push_back(stores.observe(*this, observer_turn::moves_state, at)), ...);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/phase_switch.hpp
+//
+// Goes from one phase of a run to another. A phase is a value: who has `in_phase<phase::eval>` is in evaluation, and
+// only by moving it does one get to the next phase. A transition ends what the phase has left, compares the plans of
+// the ranks, and says what memory it found and what there is now.
+//
+//   belay::phase_switch phases{run, mesh, store};
+//   auto training = phases.begin();
+//   ...                                                      // steps
+//   auto evaluating = phases.to_eval(std::move(training));
+//   ...                                                      // forward-only passes
+//   training = phases.to_train(std::move(evaluating));
+//   const belay::transition& found = phases.last();
+
+namespace belay::inline BELAY_ABI {
+
+/// The bytes that one store or hook has given back, or taken, in a transition.
+struct drained {
+  /// The name of the memory, its tier, and how many bytes.
+  std::string what;
+  tier of = tier::device;
+  std::size_t bytes = 0;
+};
+
+/// A transition as this rank found it: bytes leased from each tier and those of the process that are in memory, before
+/// and after, and what was given back.
+struct transition {
+  /// The phases, bytes a tier and bytes of the process before and after.
+  phase from = phase::train, to = phase::train;
+  std::uint64_t after_step = 0;  // the number of the last step; 0: none
+  std::array<std::size_t, tier_count> live_before{}, live_after{};
+  std::size_t resident_before = 0, resident_after = 0;
+  std::span<const drained> given_back{};  // by the stores, then by the hooks of `from` in their order
+  std::span<const drained> taken{};       // by the hooks of `to` in their order
+  /// Live bytes after it over those after the last transition into `to`; 0 at the first. Positive: something that
+  /// belongs to a phase was kept.
+  std::array<std::ptrdiff_t, tier_count> grown{};
+};
+
+/// That this rank is in phase `P`. Made by a `phase_switch`, which outlives it; moved to the next one.
+template <phase P>
+class [[nodiscard]] in_phase {
+ public:
+  /// The phase.
+  static constexpr phase which = P;
+
+  in_phase(in_phase&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+  in_phase& operator=(in_phase&& other) noexcept {
+    owner_ = std::exchange(other.owner_, nullptr);
+    return *this;
+  }
+
+ private:
+  template <class, class...>
+  friend class phase_switch;
+  explicit in_phase(const void* owner) noexcept : owner_(owner) {}
+
+  const void* owner_;
+};
+
+/// Run, mesh and stores outlive it.
+template <class Run, class... Stores>
+class phase_switch {
+ public:
+  /// All outlive it. No phase has begun yet.
+  phase_switch(Run& run, const mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
+    for (std::vector<drained>& each : given_back_)
+      each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
+  }
+  phase_switch(const phase_switch&) = delete;
+  phase_switch& operator=(const phase_switch&) = delete;
+
+  /// The phase in which a run begins. Throws usage_error when it is called again, and where ranks have different plans
+  /// of gathers. Collective as transitions are.
+  in_phase<phase::train> begin(where at = where::current()) {
+    if (std::exchange(begun_, true))
+      throw usage_error("a run begins once: later phases come from to_train, to_eval and to_rollout", at);
+    expect_one_plan_of_all(at);
+    return in_phase<phase::train>{this};
+  }
+
+  /// Whenever `from` is left, `hook()` ends what belongs to it, and returns the bytes that it has given back to tier
+  /// `of`; a transition names them as `what`. Hooks are called in the order in which they were given, after the stores
+  /// have ended their gathers.
+  template <class Hook>
+  void on_leave(phase from, std::string what, tier of, Hook hook) {
+    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
+    static_assert(returns_bytes,
+                  "belay: a hook of a phase returns the bytes that it has given back: "
+                  "phases.on_leave(phase, \"what\", tier, [&] { return std::size_t{...}; })");
+    if constexpr (returns_bytes) {
+      given_back_[index(from)].push_back({std::move(what), of, 0});
+      hooks_[index(from)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
+    }
+  }
+
+  /// Whenever `to` is entered, after what the phase before has given back: `hook()` returns the bytes that it has taken
+  /// of tier `of`.
+  template <class Hook>
+  void on_enter(phase to, std::string what, tier of, Hook hook) {
+    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
+    static_assert(returns_bytes,
+                  "belay: a hook of a phase returns the bytes that it has taken: "
+                  "phases.on_enter(phase, \"what\", tier, [&] { return std::size_t{...}; })");
+    if constexpr (returns_bytes) {
+      taken_[index(to)].push_back({std::move(what), of, 0});
+      enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
+    }
+  }
+  /// Ties `residency` to the phases: what it moves is on the device in training alone (train/phase_residency.hpp). It
+  /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
+  /// file_error of all.
+  template <class Residency>
+  void moves(Residency& residency);
+
+  /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
+  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before, and what a
+  /// residency moves is where that has it. Collective over the ranks that replicate parameters, between steps.
+  template <phase From>
+  in_phase<phase::train> to_train(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::train>(std::move(from), at);
+  }
+  template <phase From>
+  in_phase<phase::eval> to_eval(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::eval>(std::move(from), at);
+  }
+  template <phase From>
+  in_phase<phase::rollout> to_rollout(in_phase<From>&& from, where at = where::current()) {
+    return enter<phase::rollout>(std::move(from), at);
+  }
+
+  /// The last transition.
+  [[nodiscard]] const transition& last() const noexcept { return last_; }
+
+ private:
+  static constexpr std::size_t index(phase of) noexcept { return static_cast<std::size_t>(of); }
+
+  template <phase To, phase From>
+  in_phase<To> enter(in_phase<From>&& from, where at) {
+    static_assert(To != From, "belay: this rank is in that phase already: a transition goes to another one");
+    enter(From, To, from.owner_, at);
+    from.owner_ = nullptr;
+    return in_phase<To>{this};
+  }
+  // `owner` is the switch that phase `from` was given by, or null.
+  void enter(phase from, phase to, const void* owner, where at);
+
+  // All that `from` has goes, and then what `to` has comes: on all ranks, or on none.
+  void change(phase from, phase to, where at);
+  void drain(phase from, where at);
+  void expect_one_plan_of_all(where at);
+  [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept;
+
+  struct entry_memory {
+    std::array<std::size_t, tier_count> live{};
+    bool known = false;
+  };
+
+  Run* run_;
+  const mesh* mesh_;
+  std::tuple<Stores&...> stores_;
+  std::array<std::vector<drained>, phase_count> given_back_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
+  std::array<std::vector<drained>, phase_count> taken_;
+  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
+  std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
+  std::array<entry_memory, phase_count> entered_{};
+  rank_comparison compared_;
+  transition last_;
+  bool begun_ = false;
+  bool agrees_ = false;  // on what fails of a rank's files
+};
+
+template <class Run, class... Stores>
+phase_switch(Run&, const mesh&, Stores&...) -> phase_switch<Run, Stores...>;
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::enter(phase from, phase to, const void* owner, where at) {
+  if (owner != this)
+    throw usage_error("this phase was moved from, or belongs to another phase_switch: " + std::string(name(from)), at);
+  auto& engine = run_->engine();
+  engine.expect_between_steps(at);
+  engine.synchronize(at);
+  transition found{.from = from, .to = to, .after_step = engine.step_number()};
+  found.live_before = live_bytes();
+  found.resident_before = resident_memory();
+  expect_one_plan_of_all(at);
+  change(from, to, at);
+  found.given_back = given_back_[index(from)];
+  found.taken = taken_[index(to)];
+  found.live_after = live_bytes();
+  found.resident_after = resident_memory();
+  entry_memory& before = entered_[index(to)];
+  for (std::size_t t = 0; t < tier_count && before.known; ++t)
+    found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
+  before = {found.live_after, true};
+  engine.enter(to, at);
+  last_ = found;
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::change(phase from, phase to, where at) {
+  safetensors::file_agreement problems;
+  const auto call_hooks = [&] {
+    drain(from, at);
+    for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
+      taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
+  };
+  try {
+    if (!agrees_) return call_hooks();
+    problems.attempt(call_hooks);
+    problems.agree(mesh_->control(), at);
+  } catch (...) {
+    for (const auto& put_back : put_back_) {
+      try {
+        put_back(from, at);
+      } catch (...) {  // what failed before is why
+      }
+    }
+    throw;
+  }
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::drain(phase from, where at) {
+  std::vector<drained>& all = given_back_[index(from)];
+  std::size_t number = 0;
+  std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
+  for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::expect_one_plan_of_all(where at) {
+  const auto compare = [&](const Stores&... store) {
+    (expect_one_plan(compared_, mesh_->replicas(), store.plan_hash(), at), ...);
+  };
+  std::apply(compare, stores_);
+}
+
+template <class Run, class... Stores>
+std::array<std::size_t, tier_count> phase_switch<Run, Stores...>::live_bytes() const noexcept {
+  std::array<std::size_t, tier_count> out{};
+  for (std::size_t t = 0; t < tier_count; ++t) out[t] = run_->meters()[static_cast<tier>(t)].live_bytes();
+  return out;
+}
+
+template <class Run, class... Stores>
+template <class Residency>
+void phase_switch<Run, Stores...>::moves(Residency& residency) {
+  if (residency.lower() == tier::device) return;
+  const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
+    names.push_back({"gradients and optimizer state", tier::device, 0});
+    hooks.push_back(std::move(hook));
+  };
+  constexpr std::size_t train = index(phase::train);
+  add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
+  add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
+  put_back_.push_back(
+      [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
+  if (residency.lower() == tier::file) agrees_ = true;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -40632,9 +42944,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void end_body(where at);
   /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
   /// Throws usage_error where another one moves gradients and state.
-  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current()) {
-    return buckets_.updates().add(observer, turn, at);
-  }
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
   /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
   /// of that is away.
   void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
@@ -40909,6 +43219,11 @@ void parameter_store<Run, Precision>::withdraw() noexcept {
 }
 
 template <class Run, class Precision>
+update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
+  return buckets_.updates().add(observer, turn, at);
+}
+
+template <class Run, class Precision>
 std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
   return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
 }
@@ -41026,15 +43341,39 @@ extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void
                                                           const group_traits&, fault_explanation, where);
 extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, const run_parts<host_engine>&,
                                                            body_call<host_engine>, body_call<host_engine>);
+extern template class tier_file<>;
+extern template class streamed_file<>;
+extern template file_medium medium_of<>(const std::string&, where);
+extern template class copy_stream<host_stream>;
+extern template void expect_kept_of<host_engine>(const host_engine&, const invocation&, const invocation_memory&,
+                                                 const output_bytes&);
+extern template class offloaded_activations<host_engine>;
+extern template offloaded_activations<host_engine>::offloaded_activations(run&, tier, const file_memory&, where);
+extern template class phase_residency<run>;
+extern template class symmetric_heap<group>;
+extern template std::string rank_comparison::text<group>(const group&) const;
+extern template std::string rank_comparison::ranks<group>(const group&) const;
 extern template class parameter_base<float>;
 extern template class parameter_base<double>;
 extern template class parameter_base<bf16>;
+extern template class parameter<float>;
+extern template class parameter<double>;
+extern template class parameter<bf16>;
 extern template class store_memory<run, precision<float>>;
 extern template class store_memory<run, precision<double>>;
 extern template class store_memory<run, precision<bf16>>;
 extern template class parameter_store<run, precision<float>>;
 extern template class parameter_store<run, precision<double>>;
 extern template class parameter_store<run, precision<bf16>>;
+extern template class phase_switch<run, host_store<float>>;
+extern template class phase_switch<run, host_store<double>>;
+extern template class phase_switch<run, host_store<bf16>>;
+extern template void phase_switch<run, host_store<float>>::moves(phase_residency<run>&);
+extern template void phase_switch<run, host_store<double>>::moves(phase_residency<run>&);
+extern template void phase_switch<run, host_store<bf16>>::moves(phase_residency<run>&);
+extern template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<float>&);
+extern template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<double>&);
+extern template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<bf16>&);
 extern template class adamw<float, group, host_kit<>>;
 extern template class adamw<double, group, host_kit<>>;
 extern template class adamw<bf16, group, host_kit<>>;
@@ -41044,6 +43383,74 @@ extern template adamw<double, group, host_kit<>>::adamw(host_store<double>&, ada
                                                         where);
 extern template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_settings, const optimizer_memory&,
                                                       where);
+extern template class safetensors::basic_file<posix_files>;
+extern template class safetensors::basic_reader<posix_files>;
+extern template class safetensors::basic_folder<posix_files>;
+extern template class safetensors::basic_collective_writer<group>;
+extern template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
+extern template void safetensors::file_agreement::agree<group>(const group&, where);
+extern template class checkpoint_folder<posix_files>;
+extern template class checkpoint_writer<posix_files>;
+extern template class checkpoint_reader<posix_files>;
+extern template class added_state<posix_files>;
+extern template class checkpoints<run>;
+extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
+                                                                        std::span<const float>, where);
+extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
+                                                                            std::span<float>, where) const;
+extern template class added_values<posix_files, host_store<float>>;
+extern template class added_optimizer<posix_files, host_store<float>, host_adamw<float>>;
+extern template void checkpoints<run>::add(host_store<float>&, host_adamw<float>&, where);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<float>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<float>)>);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<const float>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<const float>)>);
+extern template void each_written_of(const mesh&, const parameter_base<float>&, std::size_t,
+                                     function_ref<void(std::size_t, std::span<const float>)>);
+extern template void add_needed_tensors(const parameter_base<float>&, std::span<const safetensors::declaration>,
+                                        std::vector<std::string>&);
+extern template void fill_parameter(parameter_base<float>&, std::span<const safetensors::declaration>,
+                                    const safetensors::folder&, where);
+extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
+                                                                        std::span<const double>, where);
+extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
+                                                                            std::span<double>, where) const;
+extern template class added_values<posix_files, host_store<double>>;
+extern template class added_optimizer<posix_files, host_store<double>, host_adamw<double>>;
+extern template void checkpoints<run>::add(host_store<double>&, host_adamw<double>&, where);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<double>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<double>)>);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<const double>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<const double>)>);
+extern template void each_written_of(const mesh&, const parameter_base<double>&, std::size_t,
+                                     function_ref<void(std::size_t, std::span<const double>)>);
+extern template void add_needed_tensors(const parameter_base<double>&, std::span<const safetensors::declaration>,
+                                        std::vector<std::string>&);
+extern template void fill_parameter(parameter_base<double>&, std::span<const safetensors::declaration>,
+                                    const safetensors::folder&, where);
+extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
+                                                                        std::span<const bf16>, where);
+extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
+                                                                            std::span<bf16>, where) const;
+extern template class added_values<posix_files, host_store<bf16>>;
+extern template class added_optimizer<posix_files, host_store<bf16>, host_adamw<bf16>>;
+extern template void checkpoints<run>::add(host_store<bf16>&, host_adamw<bf16>&, where);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<bf16>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<bf16>)>);
+extern template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<const bf16>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<const bf16>)>);
+extern template void each_written_of(const mesh&, const parameter_base<bf16>&, std::size_t,
+                                     function_ref<void(std::size_t, std::span<const bf16>)>);
+extern template void add_needed_tensors(const parameter_base<bf16>&, std::span<const safetensors::declaration>,
+                                        std::vector<std::string>&);
+extern template void fill_parameter(parameter_base<bf16>&, std::span<const safetensors::declaration>,
+                                    const safetensors::folder&, where);
 #endif
 
 }  // namespace belay::inline BELAY_ABI
@@ -41456,974 +43863,6 @@ class memory_report {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/parameter_files.hpp
-//
-// The parameters of a mesh as safetensors files. Every rank reads the byte ranges of what it keeps, and writes its own:
-// no rank has a whole tensor that it does not keep, and none passes through another. What several ranks hold alike is
-// written once.
-//
-//   belay::export_parameters(mesh, net, "my_model");       // collective; my_model/model.safetensors
-//   belay::import_parameters(mesh, net, "my_model");       // on this mesh or another
-
-// ---- belay/train/safetensors/collective_writer.hpp
-//
-// Writes a model from the memory of all ranks: rank 0 makes the files, and every rank writes its own ranges into them.
-// No rank sends a tensor to another. A file of an earlier model stays as it is until all bytes of the new one are on
-// the medium.
-//
-//   safetensors::collective_writer out(mesh.control(), "models/mine", safetensors::file_division(declarations));
-//   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
-//   out.commit();
-
-// ---- belay/train/safetensors/folder.hpp
-//
-// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
-// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
-// checked first; then ranges are read as from one file.
-//
-//   const belay::safetensors::folder in("models/mixtral");
-//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
-//
-// A model is written as one model.safetensors, or where that would be too large as several files and the index that
-// other libraries read them by. Like those of a `writer`, each file appears whole or not at all; the index is the last.
-//
-//   belay::safetensors::folder_writer out("models/mine", declarations);
-//   out.write("lm_head.weight", first_element, std::span<const float>(part));
-//   out.commit();
-
-// ---- belay/train/safetensors/writer.hpp
-//
-// Writes a whole model. All tensors are declared first, so every byte's position is known, and ranks may write their
-// parts in any order and at the same time. Until commit() the bytes are in a temporary file beside the target. A
-// crash, an error or a destroyed writer leaves an earlier file untouched.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-template <files_policy Files>
-class basic_writer {
- public:
-  /// Creates the temporary file (mode 0600) and writes the header. Tensors are stored in the order given.
-  explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
-                        const metadata_list& about = usual_metadata(), where at = where::current())
-      : path_(std::move(path)),
-        layout_(lay_out(tensors, about, at)),
-        by_name_(order_by_name(layout_.tensors)),
-        written_(layout_.tensors.size()) {
-    open_temporary(at);
-    try {
-      file_.write(0, std::as_bytes(std::span<const char>(layout_.prefix.data(), layout_.prefix.size())), at);
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  }
-
-  basic_writer(const basic_writer&) = delete;
-  basic_writer& operator=(const basic_writer&) = delete;
-
-  /// Removes the temporary file unless commit() has made it the target.
-  ~basic_writer() { abandon(); }
-
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Calls may come in any order and from
-  /// several threads, as long as every element is written exactly once.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current()) {
-    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (element<T>) {
-      const std::size_t index = index_of(name, at);
-      const tensor& to = layout_.tensors[index];
-      if (to.type != stored_as<T>) {
-        throw usage_error("tensor " + to.name + " was declared as " + std::string(safetensors::name(to.type)) +
-                              " and is written as " + std::string(safetensors::name(stored_as<T>)),
-                          at);
-      }
-      if (first_element > to.elements()) refuse_range(to, at);
-      write_range(index, first_element * sizeof(T), std::as_bytes(source), at);
-    }
-  }
-
-  /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.
-  void write_bytes(std::string_view name, std::uint64_t first_byte, std::span<const std::byte> source,
-                   where at = where::current()) {
-    write_range(index_of(name, at), first_byte, source, at);
-  }
-
-  /// Checks that every tensor was written once, and returns when the file is on the medium under its temporary name.
-  /// Ranks can then agree to commit.
-  void finish(where at = where::current()) {
-    if (finished_) return;
-    if (!file_.is_open()) throw usage_error("this writer of " + path_ + " has been committed", at);
-    for (std::size_t i = 0; i < layout_.tensors.size(); ++i) {
-      const std::uint64_t bytes = written_[i].load(std::memory_order_relaxed);
-      if (bytes == layout_.tensors[i].bytes()) continue;
-      throw usage_error("tensor " + layout_.tensors[i].name + " has " + std::to_string(layout_.tensors[i].bytes()) +
-                            " bytes, " + std::to_string(bytes) + " were written",
-                        at);
-    }
-    file_.permit(0644, at);
-    file_.sync(at);
-    finished_ = true;
-  }
-
-  /// Finishes, and atomically gives the file its name; a file of that name is replaced.
-  void commit(where at = where::current()) {
-    finish(at);
-    if (Files::rename(file_.path().c_str(), path_.c_str()) != 0) {
-      throw file_error(path_, 0, "cannot be replaced: " + reason(errno), at);
-    }
-    file_.close();
-    finished_ = false;
-    sync_folder<Files>(folder_of(path_), at);
-  }
-
- private:
-  void open_temporary(where at) {
-    // Skips files of a killed process with the same number.
-    const std::string stem = path_ + ".tmp-" + std::to_string(::getpid()) + "-";
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      file_ = basic_file<Files>::create_new(stem + std::to_string(attempt), at);
-      if (file_.is_open()) return;
-    }
-    throw file_error(stem + "0", 0, "and a thousand more temporary files are in the way", at);
-  }
-
-  void abandon() noexcept {
-    if (!file_.is_open()) return;
-    static_cast<void>(Files::remove(file_.path().c_str()));
-    file_.close();
-  }
-
-  [[nodiscard]] std::size_t index_of(std::string_view name, where at) const {
-    const tensor* found = find_tensor(layout_.tensors, by_name_, name);
-    if (found == nullptr) throw usage_error("tensor " + std::string(name) + " was not declared", at);
-    return static_cast<std::size_t>(found - layout_.tensors.data());
-  }
-
-  [[noreturn]] static void refuse_range(const tensor& to, where at) {
-    throw usage_error(
-        "this range lies outside tensor " + to.name + ", which has " + std::to_string(to.bytes()) + " bytes", at);
-  }
-
-  void write_range(std::size_t index, std::uint64_t first_byte, std::span<const std::byte> source, where at) {
-    const tensor& to = layout_.tensors[index];
-    if (first_byte > to.bytes() || source.size() > to.bytes() - first_byte) refuse_range(to, at);
-    if (finished_ || !file_.is_open()) throw usage_error("tensor " + to.name + " is written after finish", at);
-    file_.write(layout_.prefix.size() + to.begin + first_byte, source, at);
-    written_[index].fetch_add(source.size(), std::memory_order_relaxed);
-  }
-
-  std::string path_;
-  layout layout_;
-  std::vector<std::size_t> by_name_;
-  std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far
-  basic_file<Files> file_;                           // the temporary
-  bool finished_ = false;
-};
-
-using writer = basic_writer<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// Tensors of an index, each with the name of its file, in the order of the text.
-using weight_map = std::vector<std::pair<std::string, std::string>>;
-
-/// Bytes of an index that are read: some hundred thousand tensors.
-inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
-
-/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
-/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
-[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
-
-/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
-/// file_error where the system cannot say which is there.
-template <files_policy Files = posix_files>
-[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
-  const std::string index = path + "/model.safetensors.index.json";
-  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
-}
-
-/// Reads an index. Errors are file_error, as of `parse_index`.
-template <files_policy Files = posix_files>
-[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
-  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
-  const std::uint64_t size = in.size(at);
-  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-  return parse_index(text, index, at);
-}
-
-/// Several threads may read at once.
-template <files_policy Files>
-class basic_folder {
- public:
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
-  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
-  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
-  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
-  /// those files.
-  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
-      : path_(path) {
-    open(needed, some, at);
-  }
-
-  /// The file, or that of the index.
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// All tensors of the files that are open, file by file; valid as long as the folder.
-  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-  /// The tensor called `name`, or null.
-  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
-    return find_tensor(tensors_, by_name_, name);
-  }
-
-  /// Throws file_error where tensor `name` is not there, or has another shape.
-  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const {
-    const basic_reader<Files>& in = file_with(name, at);
-    const std::vector<std::uint64_t>& found = find(name)->shape;
-    if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
-    throw file_error(in.path(), 0,
-                     "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
-                     at);
-  }
-
-  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
-  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
-  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
-  template <class T>
-  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const {
-    file_with(name, at).read(name, first_element, destination, at);
-  }
-  template <class T>
-  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const {
-    file_with(name, at).read_converted(name, first_element, destination, at);
-  }
-
- private:
-  enum extent { all, some };
-
-  void open(std::span<const std::string> needed, extent which, where at) {
-    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    if (const std::string index = index_of<Files>(path_, at); !index.empty())
-      return open_index(index, needed, which, at);
-    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
-    add(path_, at);
-    sort(at);
-    for (const std::string& name : needed) static_cast<void>(file_with(name, at));
-  }
-  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at) {
-    path_ = index;
-    const weight_map map = read_index<Files>(index, at);
-    std::map<std::string_view, std::string_view> file_of;
-    for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
-    std::map<std::string_view, std::size_t> number;
-    const auto take = [&](std::string_view lies_in) {
-      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
-    };
-    if (which == all)
-      for (const auto& [name, lies_in] : map) take(lies_in);
-    for (const std::string& name : needed) {
-      const auto found = file_of.find(name);
-      if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
-      take(found->second);
-    }
-    sort(at);
-    for (const auto& [name, lies_in] : map) {
-      const auto opened = number.find(lies_in);
-      if (opened == number.end()) continue;
-      const tensor* const found = find(name);
-      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
-        throw file_error(files_[opened->second].path(), 0,
-                         "has no tensor " + printable(name) + ", as " + index + " says", at);
-    }
-    for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (!file_of.contains(tensors_[i].name))
-        throw file_error(files_[file_of_[i]].path(), 0,
-                         "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
-  }
-  void add(const std::string& name, where at) {
-    const auto& opened = files_.emplace_back(name, at);
-    for (const tensor& each : opened.tensors()) {
-      tensors_.push_back(each);
-      file_of_.push_back(files_.size() - 1);
-    }
-  }
-  void sort(where at) {
-    by_name_ = order_by_name(tensors_);
-    for (std::size_t i = 1; i < by_name_.size(); ++i) {
-      const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
-      if (one.name == other.name)
-        throw file_error(
-            files_[file_of_[by_name_[i]]].path(), 0,
-            "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(), at);
-    }
-  }
-  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const {
-    const tensor* const found = find(name);
-    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
-    return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
-  }
-
-  std::string path_;
-  std::deque<basic_reader<Files>> files_;
-  std::vector<tensor> tensors_;
-  std::vector<std::size_t> file_of_;  // of each tensor
-  std::vector<std::size_t> by_name_;
-};
-
-using folder = basic_folder<posix_files>;
-
-/// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
-inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
-
-/// Which tensors go into which file of a folder, in their order; a tensor is never cut.
-class file_division {
- public:
-  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-  [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
-  /// "model.safetensors", or "model-00002-of-00003.safetensors".
-  [[nodiscard]] std::string name_of(std::size_t number) const;
-  [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
-  /// All files of the folder.
-  [[nodiscard]] std::vector<std::string> names() const;
-  /// The index, sorted by name as other libraries write it.
-  [[nodiscard]] std::string index() const;
-
- private:
-  std::vector<std::vector<declaration>> files_;
-  std::uint64_t in_last_ = 0;
-  std::uint64_t total_ = 0;
-};
-
-/// Writes the index of the folder `path`, whose files are in their places, as a file that appears in full; until then
-/// its name ends in ".tmp-" and `mark`. A model.safetensors, of an earlier model in one file, would be read in its
-/// place, and is removed.
-template <files_policy Files>
-void publish_index(const std::string& path, const std::string& index, const std::string& mark, where at) {
-  const std::string name = path + "/" + file_division::index_name();
-  const std::string temporary = name + ".tmp-" + mark;
-  const auto out = basic_file<Files>::create_new(temporary, at);
-  if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
-  try {
-    out.write(0, std::as_bytes(std::span<const char>(index.data(), index.size())), at);
-    out.permit(0644, at);
-    out.sync(at);
-    if (Files::rename(temporary.c_str(), name.c_str()) != 0)
-      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
-  } catch (...) {
-    static_cast<void>(Files::remove(temporary.c_str()));
-    throw;
-  }
-  const std::string alone = path + "/model.safetensors";
-  if (Files::remove(alone.c_str()) != 0 && errno != ENOENT)
-    throw file_error(alone, 0, "cannot be removed: " + reason(errno), at);
-  sync_folder<Files>(path, at);
-}
-
-/// `write` may be called from several threads. A folder that must appear whole or not at all is written beside its
-/// place, and renamed.
-template <files_policy Files>
-class basic_folder_writer {
- public:
-  /// Creates the temporary files in `path`, a folder that is there, and writes their headers.
-  basic_folder_writer(std::string path, const file_division& division, where at = where::current())
-      : path_(std::move(path)) {
-    if (division.files() > 1) index_ = division.index();
-    for (std::size_t number = 0; number < division.files(); ++number) {
-      files_.emplace_back(path_ + "/" + division.name_of(number), division.tensors_of(number), usual_metadata(), at);
-      for (const declaration& each : division.tensors_of(number)) file_of_.emplace(each.name, number);
-    }
-  }
-  explicit basic_folder_writer(std::string path, const std::vector<declaration>& tensors,
-                               std::uint64_t largest = largest_file, where at = where::current())
-      : basic_folder_writer(std::move(path), file_division(tensors, largest), at) {}
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
-  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
-  /// for a tensor that was not declared.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current()) {
-    const auto found = file_of_.find(name);
-    if (found == file_of_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
-    files_[found->second].write(name, first_element, source, at);
-  }
-
-  /// Checks that every tensor of every file was written once, then gives all files their names, the index last.
-  void commit(where at = where::current()) {
-    for (auto& each : files_) each.finish(at);
-    for (auto& each : files_) each.commit(at);
-    if (!index_.empty()) publish_index<Files>(path_, index_, "index", at);
-  }
-
- private:
-  std::string path_;
-  std::string index_;  // empty where there is one file
-  std::deque<basic_writer<Files>> files_;
-  std::map<std::string, std::size_t, std::less<>> file_of_;
-};
-
-using folder_writer = basic_folder_writer<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/folder.ipp
-//
-// The index of a folder, read; which tensors go into which file of a folder, and the index that says so.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
-  header_scanner scan(text, path, at, 0);
-  scan.check_utf8();
-  weight_map out;
-  std::map<std::string, std::size_t, std::less<>> seen;
-  bool found = false;
-  scan.take('{');
-  for (bool first = true; !scan.take_if('}'); first = false) {
-    if (!first) scan.take(',');
-    const std::string field = scan.string(256, "a field");
-    scan.take(':');
-    if (field != "weight_map") {
-      scan.skip_value();
-      continue;
-    }
-    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
-    scan.take('{');
-    for (bool none = true; !scan.take_if('}'); none = false) {
-      if (!none) scan.take(',');
-      const std::size_t place = scan.next();
-      std::string name = scan.string(4096, "a tensor's name");
-      scan.take(':');
-      std::string beside = scan.string(255, "a file's name");
-      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." ||
-          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-        scan.fail(place,
-                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
-      out.emplace_back(std::move(name), std::move(beside));
-    }
-  }
-  scan.finish();
-  if (!found) scan.fail(0, "has no weight_map");
-  return out;
-}
-
-BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
-  for (const declaration& each : tensors) {
-    std::uint64_t size = 0;
-    static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
-    if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
-      files_.emplace_back();
-      in_last_ = 0;
-    }
-    files_.back().push_back(each);
-    in_last_ += size;
-    total_ += size;
-  }
-  if (files_.empty()) files_.emplace_back();
-}
-
-BELAY_DECL std::string file_division::name_of(std::size_t number) const {
-  if (files_.size() == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
-  return name;
-}
-
-BELAY_DECL std::vector<std::string> file_division::names() const {
-  std::vector<std::string> out;
-  for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
-  if (files_.size() > 1) out.push_back(index_name());
-  return out;
-}
-
-BELAY_DECL std::string file_division::index() const {
-  std::map<std::string_view, std::size_t> file_of;
-  for (std::size_t number = 0; number < files_.size(); ++number)
-    for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
-  std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
-  bool first = true;
-  for (const auto& [name, number] : file_of) {
-    if (!std::exchange(first, false)) out += ',';
-    append_json(out, name);
-    out += ':';
-    append_json(out, name_of(number));
-  }
-  return out + "}}\n";
-}
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// Removes files that did not get their names.
-template <files_policy Files>
-class unfinished_files {
- public:
-  unfinished_files() = default;
-  unfinished_files(const unfinished_files&) = delete;
-  unfinished_files& operator=(const unfinished_files&) = delete;
-  ~unfinished_files() {
-    for (const std::string& path : paths_) static_cast<void>(Files::remove(path.c_str()));
-  }
-
-  void add(std::string path) { paths_.push_back(std::move(path)); }
-  /// They have their names, or another rank removes them.
-  void release() noexcept { paths_.clear(); }
-
- private:
-  std::vector<std::string> paths_;
-};
-
-/// Every rank of a group makes one, writes, and commits. In a rehearsal it does nothing. An instance is used by one
-/// thread.
-template <communicator Group, files_policy Files = posix_files>
-class basic_collective_writer {
- public:
-  /// Rank 0 makes the files of `division` beside their final names in `path`, a folder that is there: with their
-  /// headers, and as long as they will be. The `path` of rank 0 counts; all must see it under that name. Throws
-  /// file_error on all ranks with the rank that met it, usage_error where ranks declare other tensors. Collective over
-  /// `group`, of host memory, as is `commit`.
-  basic_collective_writer(const Group& group, std::string path, const file_division& division,
-                          where at = where::current())
-      : group_(group), folder_(std::move(path)) {
-    if (!is_rehearsed(group_)) {
-      lay_out_all(division, at);
-      if (group_.rank() == 0) problems_.attempt([&] { create(at); });
-      problems_.agree(group_, at);
-      folder_ = broadcast_text(group_, std::move(folder_), 0, at);
-      mark_ = broadcast_text(group_, std::move(mark_), 0, at);
-      if (group_.rank() != 0)
-        for (const output& each : files_) unfinished_.add(temporary(each));
-    }
-  }
-
-  basic_collective_writer(const basic_collective_writer&) = delete;
-  basic_collective_writer& operator=(const basic_collective_writer&) = delete;
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order, with pwrite into the file. Over all
-  /// ranks, every element is written exactly once. What the file system refuses is kept, and thrown by `commit` on all
-  /// ranks; from then on nothing is written. Throws usage_error for a tensor, type or range that was not declared.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current()) {
-    constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
-    static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (has_dtype)
-      if (!is_rehearsed(group_)) {
-        const tensor_location& to = place_of(name, at);
-        const tensor& declared = files_[to.file].content.tensors[to.tensor];
-        if (declared.type != stored_as<T>)
-          throw usage_error("tensor " + printable(declared.name) + " was declared as " +
-                                std::string(safetensors::name(declared.type)) + " and is written as " +
-                                std::string(safetensors::name(stored_as<T>)),
-                            at);
-        const std::uint64_t elements = declared.bytes() / sizeof(T);
-        if (first_element > elements || source.size() > elements - first_element)
-          throw usage_error("elements " + std::to_string(first_element) + " to " +
-                                std::to_string(first_element + source.size()) + " of tensor " +
-                                printable(declared.name) + ", which has " + std::to_string(elements),
-                            at);
-        if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
-        if (source.empty()) return;
-        problems_.attempt([&] {
-          output& into = files_[to.file];
-          if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
-          into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T),
-                          std::as_bytes(source), at);
-        });
-        written_[to.number] += source.size_bytes();
-      }
-  }
-
-  /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
-  /// replaced: file_error with the rank, the file and the bytes of a write or an fsync that failed; usage_error where
-  /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
-  /// their names: a folder that must appear in one instant is written beside its place, and renamed.
-  void commit(where at = where::current()) {
-    if (!is_rehearsed(group_)) {
-      if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
-      problems_.attempt([&] {
-        for (const output& each : files_)
-          if (each.file.is_open()) each.file.sync(at);
-      });
-      problems_.agree(group_, at);
-      expect_complete(at);
-      // From here on a rank that fails alone must not take away what rank 0 is giving its name.
-      if (group_.rank() == 0)
-        problems_.attempt([&] { publish(at); });
-      else
-        unfinished_.release();
-      for (output& each : files_) each.file.close();
-      problems_.agree(group_, at);
-    }
-  }
-
- private:
-  struct output {
-    std::string name;
-    layout content;
-    basic_file<Files> file;  // the temporary, once this rank writes to it
-  };
-  struct tensor_location {
-    std::size_t file, tensor;
-    std::size_t number;  // of all tensors
-  };
-
-  void lay_out_all(const file_division& division, where at) {
-    content_hash hash;
-    for (std::size_t number = 0; number < division.files(); ++number) {
-      output each{division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}};
-      hash.add_text(each.content.prefix);
-      for (std::size_t t = 0; t < each.content.tensors.size(); ++t) {
-        const tensor_location here{number, t, places_.size()};
-        if (!places_.emplace(each.content.tensors[t].name, here).second)
-          throw usage_error("tensor " + printable(each.content.tensors[t].name) + " is declared twice", at);
-      }
-      files_.push_back(std::move(each));
-    }
-    if (division.files() > 1) index_ = division.index();
-    written_.resize(places_.size());
-    rank_comparison compared;
-    const std::uint64_t own[] = {hash.value()};
-    if (compared.differ(group_, own, at))
-      throw usage_error("ranks that write a model together declare other tensors: " + compared.ranks(group_), at);
-  }
-
-  [[nodiscard]] std::string temporary(const output& of) const { return folder_ + "/" + of.name + ".tmp-" + mark_; }
-
-  // 64 random bits: ranks that are late with removing an earlier attempt's files never meet these.
-  void create(where at) {
-    std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-      throw file_error(folder_, 0, "no name can be drawn for a temporary file: " + reason(errno), at);
-    char text[20];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random));
-    mark_ = text;
-    for (output& each : files_) {
-      each.file = basic_file<Files>::create_new(temporary(each), at);
-      if (!each.file.is_open()) throw file_error(temporary(each), 0, "is in the way", at);
-      unfinished_.add(temporary(each));
-      each.file.reserve(each.content.file_bytes(), at);
-      each.file.write(0, std::as_bytes(std::span<const char>(each.content.prefix)), at);
-    }
-  }
-
-  void expect_complete(where at) {
-    if (written_.empty()) return;
-    group_.all_reduce(std::span<std::uint64_t>(written_), sum, at);
-    for (const auto& [name, here] : places_) {
-      const std::uint64_t bytes = files_[here.file].content.tensors[here.tensor].bytes();
-      if (written_[here.number] == bytes) continue;
-      throw usage_error("tensor " + printable(name) + " has " + std::to_string(bytes) + " bytes, the ranks wrote " +
-                            std::to_string(written_[here.number]),
-                        at);
-    }
-  }
-
-  void publish(where at) {
-    for (const output& each : files_) each.file.permit(0644, at);
-    for (const output& each : files_) {
-      const std::string name = folder_ + "/" + each.name;
-      if (Files::rename(temporary(each).c_str(), name.c_str()) != 0)
-        throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
-    }
-    unfinished_.release();
-    sync_folder<Files>(folder_, at);
-    if (!index_.empty()) publish_index<Files>(folder_, index_, mark_, at);
-  }
-
-  [[nodiscard]] const tensor_location& place_of(std::string_view name, where at) const {
-    const auto found = places_.find(name);
-    if (found == places_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
-    return found->second;
-  }
-
-  Group group_;
-  std::string folder_;
-  std::string mark_;   // of the temporary files' names
-  std::string index_;  // empty where there is one file
-  unfinished_files<Files> unfinished_;
-  std::vector<output> files_;
-  std::map<std::string, tensor_location, std::less<>> places_;
-  std::vector<std::uint64_t> written_;  // bytes of each tensor, by this rank
-  file_agreement problems_;
-  bool committed_ = false;
-};
-
-template <communicator Group>
-class collective_writer : public basic_collective_writer<Group> {
- public:
-  using basic_collective_writer<Group>::basic_collective_writer;
-};
-template <communicator Group>
-collective_writer(const Group&, std::string, const file_division&) -> collective_writer<Group>;
-template <communicator Group>
-collective_writer(const Group&, std::string, const file_division&, where) -> collective_writer<Group>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
-/// form; the elements of its tensors, one tensor after another, are those of the whole parameter.
-struct one_tensor_each {
-  /// One tensor of the parameter's name and shape.
-  template <class Parameter>
-  [[nodiscard]] std::vector<safetensors::declaration> operator()(const Parameter& parameter) const {
-    return {{parameter.name(),
-             safetensors::stored_as<typename Parameter::value_type>,
-             {parameter.shape().begin(), parameter.shape().end()}}};
-  }
-};
-
-/// Calls `visit(declaration, first element in that tensor, values)` for the parts of `tensors`, which follow one
-/// another, that `values` are: those from element `first` on.
-template <class T, class Visit>
-void each_tensor_part(std::span<const safetensors::declaration> tensors, std::size_t first, std::span<T> values,
-                      Visit&& visit) {
-  for (const safetensors::declaration& each : tensors) {
-    std::size_t size = 1;
-    for (const std::uint64_t extent : each.shape) size *= static_cast<std::size_t>(extent);
-    if (first >= size) {
-      first -= size;
-      continue;
-    }
-    const std::span<T> part = values.first(lesser_of(size - first, values.size()));
-    if (part.empty()) return;
-    visit(each, first, part);
-    values = values.subspan(part.size());
-    first = 0;
-  }
-}
-
-/// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
-/// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
-/// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
-template <lists_parameters Model, class Visit>
-void each_written(const mesh& mesh, Model& model, Visit&& visit) {
-  std::size_t number = 0;
-  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-    using element = const typename Parameter::value_type;
-    const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
-                                        parameter.divided() ? kept_part::shard : kept_part::local_part);
-    std::size_t turn = number++;
-    parameter.each_held([&](std::size_t first, auto held) {
-      const std::span<element> values(held);
-      const local_part mine = copies.written(values.size(), sizeof(element), turn++);
-      if (mine.count > 0) visit(parameter, first + mine.first, values.subspan(mine.first, mine.count));
-    });
-  });
-}
-
-/// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
-struct declared_tensors {
-  /// All tensors in the order of stages and models, which stage has each, and which stages list what several do.
-  std::vector<safetensors::declaration> all;
-  std::map<std::string, int, std::less<>> stage_of;
-  std::map<std::string, std::vector<int>, std::less<>> listed_again = {};
-};
-
-/// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
-/// Collective, where there is one.
-template <lists_parameters Model, class Tensors>
-void expect_equal_copies(const mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
-                         where at) {
-  std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
-  std::size_t count = 0;
-  for (const auto& [name, stages] : declared.listed_again) {
-    first.emplace(name, count);
-    count += stages.size();
-  }
-  if (count == 0) return;
-  std::vector<std::uint64_t> sums(count);
-  const int own = mesh.layout_coordinate().pipeline;
-  each_written(mesh, model, [&](const auto& parameter, std::size_t begin, auto values) {
-    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
-    each_tensor_part(std::span<const safetensors::declaration>(tensors), begin, values,
-                     [&](const safetensors::declaration& to, std::size_t element, auto part) {
-                       const auto found = declared.listed_again.find(to.name);
-                       if (found == declared.listed_again.end()) return;
-                       const std::vector<int>& stages = found->second;
-                       const auto mine = std::find(stages.begin(), stages.end(), own) - stages.begin();
-                       sums[first.find(to.name)->second + static_cast<std::size_t>(mine)] +=
-                           sum_of_elements(0, element, std::as_bytes(part), sizeof(part[0]));
-                     });
-  });
-  mesh.control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-  for (const auto& [name, stages] : declared.listed_again)
-    expect_one_value(mesh.shape(), name, stages, std::span(sums).subspan(first.find(name)->second, stages.size()), at);
-}
-
-/// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
-/// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
-/// the mesh; a rehearsal knows its own stage's.
-template <lists_parameters Model, class Tensors = one_tensor_each>
-[[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
-                                               where at = where::current()) {
-  std::vector<safetensors::declaration> own;
-  model.for_each_parameter([&](auto& parameter) {
-    for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
-  });
-  declared_tensors out;
-  if (is_rehearsed(mesh.control())) {
-    out.all = std::move(own);
-    return out;
-  }
-  const auto& control = mesh.control();
-  safetensors::file_agreement problems;
-  safetensors::layout mine;
-  problems.attempt([&] { mine = safetensors::lay_out(own, {}, at); });
-  problems.agree(control, at);
-  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
-    const int speaks = rank_at(mesh.shape(), {.pipeline = stage});
-    const bool is_it = control.rank() == speaks;
-    const std::string header =
-        safetensors::broadcast_text(control, is_it ? mine.prefix.substr(8) : std::string(), speaks, at);
-    std::uint64_t bytes[] = {mine.data_bytes};
-    control.broadcast(std::span<std::uint64_t>(bytes), speaks, at);
-    const std::string source = "tensors of stage " + std::to_string(stage);
-    for (safetensors::tensor& each : safetensors::parse_header(header, bytes[0], source, at).tensors) {
-      if (out.stage_of.emplace(each.name, stage).second) {
-        out.all.push_back({std::move(each.name), each.type, std::move(each.shape)});
-        continue;
-      }
-      const auto before =
-          std::find_if(out.all.begin(), out.all.end(), [&](const auto& one) { return one.name == each.name; });
-      if (before->type != each.type || before->shape != each.shape)
-        throw usage_error("stages list tensor " + printable(each.name) + " in two shapes or types", at);
-      std::vector<int>& stages = out.listed_again[each.name];
-      if (stages.empty()) stages.push_back(out.stage_of.find(each.name)->second);
-      stages.push_back(stage);
-    }
-  }
-  expect_equal_copies(mesh, model, out, tensors_of, at);
-  return out;
-}
-
-/// Takes all.
-struct every_tensor {
-  /// Takes every tensor.
-  [[nodiscard]] bool operator()(const std::string&) const noexcept { return true; }
-};
-
-/// Gives `out` what this rank writes of the parameters of `model`, of the tensors of which `is_mine(name)` is true.
-template <lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
-void write_parameters(const mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
-                      const Mine& is_mine = {}, where at = where::current()) {
-  if (!is_rehearsed(mesh.world())) {
-    std::vector<safetensors::declaration> tensors;
-    const void* whose = nullptr;
-    each_written(mesh, model, [&](const auto& parameter, std::size_t first, auto values) {
-      if (std::exchange(whose, &parameter) != &parameter) tensors = tensors_of(parameter);
-      each_tensor_part(std::span<const safetensors::declaration>(tensors), first, values,
-                       [&](const safetensors::declaration& to, std::size_t begin, auto part) {
-                         if (is_mine(to.name)) out.write(to.name, begin, part, at);
-                       });
-    });
-  }
-}
-
-/// How files are cut.
-struct export_options {
-  std::uint64_t largest = safetensors::largest_file;  // bytes of tensors in one file; above, several and their index
-};
-
-/// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
-/// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
-/// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
-template <lists_parameters Model, class Tensors = one_tensor_each>
-void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
-                       const Tensors& tensors_of = {}, where at = where::current()) {
-  if (!is_rehearsed(mesh.world())) {
-    const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
-    safetensors::collective_writer out(mesh.control(), folder,
-                                       safetensors::file_division(declared.all, options.largest), at);
-    const int stage = mesh.layout_coordinate().pipeline;
-    write_parameters(
-        mesh, model, out, tensors_of,
-        [&](const std::string& name) { return declared.stage_of.find(name)->second == stage; }, at);
-    out.commit(at);
-  }
-}
-
-/// The names of the tensors of which this rank keeps a part.
-template <lists_parameters Model, class Tensors = one_tensor_each>
-[[nodiscard]] std::vector<std::string> needed_tensors(Model& model, const Tensors& tensors_of = {}) {
-  std::vector<std::string> names;
-  model.for_each_parameter([&](auto& parameter) {
-    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
-    parameter.each_held([&](std::size_t first, auto values) {
-      each_tensor_part(std::span(tensors), first, values, [&](const safetensors::declaration& from, std::size_t, auto) {
-        if (names.empty() || names.back() != from.name) names.push_back(from.name);
-      });
-    });
-  });
-  return names;
-}
-
-/// Fills what this rank keeps of every parameter, rounded where the tensors are wider. Throws file_error with file and
-/// tensor: one that is missing or of another shape, or a file that ends too early.
-template <lists_parameters Model, files_policy Files, class Tensors = one_tensor_each>
-void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, const Tensors& tensors_of = {},
-                     where at = where::current()) {
-  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
-    parameter.fill(
-        [&](std::size_t first, std::span<typename Parameter::value_type> values) {
-          each_tensor_part(std::span(tensors), first, values,
-                           [&](const safetensors::declaration& from, std::size_t begin, auto part) {
-                             in.expect_shape(from.name, from.shape, at);
-                             in.read_converted(from.name, begin, part, at);
-                           });
-        },
-        at);
-  });
-}
-
-/// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank
-/// opens the files that hold a part of what it keeps, and reads those bytes alone. Collective over the mesh, outside
-/// of a step: a file_error of one rank is thrown on all, with its number, and parameters are filled in part.
-template <lists_parameters Model, class Tensors = one_tensor_each>
-void import_parameters(const mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
-                       where at = where::current()) {
-  if (!is_rehearsed(mesh.world())) {
-    mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
-    safetensors::file_agreement problems;
-    problems.attempt([&] {
-      const safetensors::folder in(path, needed_tensors(model, tensors_of), at);
-      fill_parameters(model, in, tensors_of, at);
-    });
-    problems.agree(mesh.control(), at);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/parameter_list.hpp
 //
 // The parameters of a trainer that has its own flat arrays of values and gradients and functions for layers: a model
@@ -42510,520 +43949,6 @@ class parameter_list {
   std::size_t end_ = 0;
   std::deque<listed_parameter> entries_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/phase_residency.hpp
-//
-// Memory that is on the device while a run trains, and in a lower tier in its other phases: gradients and the state of
-// optimizers. A transition takes one residency and returns the other, chunk by chunk, so that both are never there.
-// What the state is read or written for meanwhile, such as a checkpoint, has it back for a scope.
-//
-//   belay::phase_residency residency{run, belay::tier::host, store};   // after stores and optimizers
-//   phases.moves(residency);
-//   auto evaluating = phases.to_eval(std::move(training));             // the state leaves
-//   { const auto here = store.hold_state(); ... }                      // it is back, and leaves again
-//   training = phases.to_train(std::move(evaluating));                 // and it is back
-
-namespace belay::inline BELAY_ABI {
-
-/// Where that memory is when a run does not train.
-struct residency_memory {
-  /// The tier that gradients and optimizer state go to.
-  tier lower = tier::host;
-  file_memory files = {};  // of tier file: the folder
-};
-
-/// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
-/// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
-template <class Run, tier_file_calls Files = system_tier_file_calls>
-class phase_residency final : public update_observer {
- public:
-  /// Bytes of one copy.
-  static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
-
-  /// All gradients and states of optimizers that `run` has leased on the device so far. In `lower` they get as much
-  /// memory, which is planned, and is theirs for as long as the run; in tier device nothing ever leaves. `stores` have
-  /// the state: what still reads it, such as a checkpoint that is being written, ends that before it leaves. Throws
-  /// usage_error for tier file, which has no folder, and for a store whose state another one moves.
-  template <class... Stores>
-  phase_residency(Run& run, tier lower, Stores&... stores)
-      : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
-  /// All gradients and states of optimizers that `run` has leased on the device so far. In `memory.lower` they get as
-  /// much memory, which is planned, and is theirs for as long as the run; in tier file a file, which is made now, and a
-  /// ring in tier host that they pass through; in tier device nothing ever leaves. `stores` have the state: what still
-  /// reads it, such as a checkpoint that is being written, ends that before it leaves. Throws tier_file_error where the
-  /// file cannot be made, and usage_error for a tier file that has no folder, and for a store whose state another one
-  /// moves.
-  template <class... Stores>
-  phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
-    const where at = where::current();
-    if (lower_ == tier::device) return;
-    access_ = run.engine().access(at);
-    std::vector<lasting_lease> leased;
-    for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
-      for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
-    lower_ == tier::file ? take_file(memory.files, leased, at) : take_memory(leased, at);
-    (observed_.push_back(stores.observe(*this, observer_turn::moves_state, at)), ...);
-  }
-  phase_residency(const phase_residency&) = delete;  // phases and stores point to it
-  phase_residency& operator=(const phase_residency&) = delete;
-  /// Brings back what is away.
-  ~phase_residency() {
-    try {
-      restore();
-    } catch (...) {
-    }
-  }
-
-  /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
-  /// nothing queued. Throws usage_error while somebody holds it on the device.
-  std::size_t offload(where at = where::current()) {
-    if (away_ || lower_ == tier::device) return 0;
-    restore_all(at);  // after a move that has failed
-    for (const update_observation& each : observed_) each.all()->before_update(at);
-    if (holds_ > 0)
-      throw usage_error(
-          "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
-          "ends before training is left",
-          at);
-    offload_all(at);
-    away_ = true;
-    return bytes_;
-  }
-  /// Moves all back; returns the bytes that have come: 0 where they were there.
-  std::size_t restore(where at = where::current()) {
-    const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
-    restore_all(at);
-    away_ = false;
-    return bytes;
-  }
-
-  /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
-  [[nodiscard]] residency_hold hold(where at = where::current()) { return {*this, at}; }
-  void before_update(where at) override {
-    if (away() || !here())
-      throw usage_error(
-          "gradients and optimizer state are away from the device: they are updated in training, after "
-          "phases.to_train(std::move(...))",
-          at);
-  }
-  void begin_hold(where at) override {
-    restore_all(at);
-    ++holds_;
-  }
-  void end_hold(where at) override {
-    if (--holds_ == 0 && away_) offload_all(at);
-  }
-
-  /// Bytes that it moves, and where they are when they are not on the device.
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] tier lower() const noexcept { return lower_; }
-  [[nodiscard]] bool away() const noexcept override { return away_; }
-  [[nodiscard]] bool here() const noexcept { return gone_ == 0; }
-  /// The most bytes that were in both tiers together at a time of a move.
-  [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
-
- private:
-  struct chunk {
-    std::span<std::byte> here;
-    std::byte* away;        // in memory,
-    std::uint64_t in_file;  // or in the file
-  };
-
-  void take_memory(const std::vector<lasting_lease>& leased, where at) {
-    for (const lasting_lease& each : leased) {
-      const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
-      const std::span<std::byte> away = run_->template lease_shard<std::byte>(lower_, bytes_of, "out of phase", at);
-      run_->vacate(lower_, away);
-      add(each.memory, away.data(), 0);
-    }
-  }
-  void take_file(const file_memory& files, const std::vector<lasting_lease>& leased, where at) {
-    if (files.folder.empty())
-      throw usage_error(
-          "what leaves the device between phases goes to tier file, which has no folder: "
-          "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
-          at);
-    const file_medium medium = medium_of<Files>(files.folder, at);
-    const streamed_layout sizes(medium.alignment, lesser_of(files.piece, chunk_bytes / streamed_layout::most_slots));
-    const auto bytes_of = [&](int rank) {
-      std::size_t all = 0;
-      for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
-      return all;
-    };
-    run_->charge_shard(tier::file, bytes_of, "out of phase",
-                       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    const std::span<std::byte> ring = run_->template lease_shard<std::byte>(
-        tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
-    std::size_t end = 0;
-    for (const lasting_lease& each : leased) {
-      add(each.memory, nullptr, end);
-      end += sizes.rounded(each.memory.size());
-    }
-    if (!run_->rehearsing()) {
-      if (end == 0) return;
-      file_.emplace(files, end, sizes, ring, at);
-      file_->set_host_view(access_);
-    }
-  }
-  void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
-    for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
-      const std::size_t count = lesser_of(chunk_bytes, here.size() - i);
-      chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
-    }
-    bytes_ += leased_size(here.size());
-  }
-
-  // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
-  // it tries anew.
-  void offload_all(where at) {
-    begin_move();
-    try {
-      for (; gone_ < chunks_.size(); ++gone_) offload(chunks_[gone_], at);
-    } catch (...) {
-      try {
-        restore_all(at);
-      } catch (...) {
-      }
-      throw;
-    }
-  }
-  // Where it fails, what has come is let go of again: it is in the file still.
-  void restore_all(where at) {
-    begin_move();
-    std::size_t come = 0;
-    try {
-      for (; come < gone_; ++come) restore(chunks_[come], at);
-    } catch (...) {
-      while (come > 0) let_go(chunks_[--come]);
-      throw;
-    }
-    gone_ = 0;
-  }
-
-  void offload(const chunk& each, where at) {
-    if (lower_ == tier::file) {
-      write(each, at);
-      in_file_ += leased_size(each.here.size());
-    } else {
-      run_->occupy(lower_, {each.away, each.here.size()});
-      copy(each.away, each.here.data(), each.here.size(), at);
-    }
-    note_both();
-    run_->vacate(tier::device, each.here);
-  }
-  void restore(const chunk& each, where at) {
-    run_->occupy(tier::device, each.here);
-    note_both();
-    if (lower_ == tier::file) {
-      read(each, at);
-      in_file_ -= leased_size(each.here.size());
-    } else {
-      copy(each.here.data(), each.away, each.here.size(), at);
-      run_->vacate(lower_, {each.away, each.here.size()});
-    }
-  }
-  void let_go(const chunk& each) noexcept {
-    run_->vacate(tier::device, each.here);
-    in_file_ += leased_size(each.here.size());
-  }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
-    if (!run_->rehearsing())
-      access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
-  }
-  // Returns when the medium has it.
-  void write(const chunk& each, where at) {
-    if (!file_) return;
-    try {
-      file_->begin_write(each.in_file, each.here.size(), at);
-      file_->put(each.in_file, each.here.data(), each.here.size());
-      file_->end_write();
-      file_->settle(at);
-    } catch (...) {
-      file_->abandon();
-      throw;
-    }
-  }
-  void read(const chunk& each, where at) {
-    if (!file_) return;
-    try {
-      file_->read_now(each.here.data(), each.in_file, each.here.size(), at);
-    } catch (...) {
-      file_->abandon();
-      run_->vacate(tier::device, each.here);
-      throw;
-    }
-  }
-
-  // Live bytes of both tiers; a file's own are there for as long as the run.
-  [[nodiscard]] std::size_t in_both() const noexcept {
-    const tier_meters& meters = run_->meters();
-    return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
-  }
-  void begin_move() noexcept { others_ = in_both() - bytes_; }
-  void note_both() noexcept { most_in_both_ = greater_of(most_in_both_, in_both() - others_); }
-
-  Run* run_;
-  tier lower_;
-  const host_access* access_ = nullptr;  // to a device
-  std::vector<chunk> chunks_;
-  std::optional<streamed_file<Files>> file_;
-  std::size_t bytes_ = 0, most_in_both_ = 0;
-  std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
-  std::size_t in_file_ = 0;  // bytes of those, in tier file
-  std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
-  std::size_t holds_ = 0;
-  bool away_ = false;                         // as the phase has it
-  std::vector<update_observation> observed_;  // of the stores
-};
-
-template <class Run, class... Stores>
-phase_residency(Run&, tier, Stores&...) -> phase_residency<Run>;
-template <class Run, class... Stores>
-phase_residency(Run&, const residency_memory&, Stores&...) -> phase_residency<Run>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/phase_switch.hpp
-//
-// Goes from one phase of a run to another. A phase is a value: who has `in_phase<phase::eval>` is in evaluation, and
-// only by moving it does one get to the next phase. A transition ends what the phase has left, compares the plans of
-// the ranks, and says what memory it found and what there is now.
-//
-//   belay::phase_switch phases{run, mesh, store};
-//   auto training = phases.begin();
-//   ...                                                      // steps
-//   auto evaluating = phases.to_eval(std::move(training));
-//   ...                                                      // forward-only passes
-//   training = phases.to_train(std::move(evaluating));
-//   const belay::transition& found = phases.last();
-
-namespace belay::inline BELAY_ABI {
-
-/// The bytes that one store or hook has given back, or taken, in a transition.
-struct drained {
-  /// The name of the memory, its tier, and how many bytes.
-  std::string what;
-  tier of = tier::device;
-  std::size_t bytes = 0;
-};
-
-/// A transition as this rank found it: bytes leased from each tier and those of the process that are in memory, before
-/// and after, and what was given back.
-struct transition {
-  /// The phases, bytes a tier and bytes of the process before and after.
-  phase from = phase::train, to = phase::train;
-  std::uint64_t after_step = 0;  // the number of the last step; 0: none
-  std::array<std::size_t, tier_count> live_before{}, live_after{};
-  std::size_t resident_before = 0, resident_after = 0;
-  std::span<const drained> given_back{};  // by the stores, then by the hooks of `from` in their order
-  std::span<const drained> taken{};       // by the hooks of `to` in their order
-  /// Live bytes after it over those after the last transition into `to`; 0 at the first. Positive: something that
-  /// belongs to a phase was kept.
-  std::array<std::ptrdiff_t, tier_count> grown{};
-};
-
-/// That this rank is in phase `P`. Made by a `phase_switch`, which outlives it; moved to the next one.
-template <phase P>
-class [[nodiscard]] in_phase {
- public:
-  /// The phase.
-  static constexpr phase which = P;
-
-  in_phase(in_phase&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
-  in_phase& operator=(in_phase&& other) noexcept {
-    owner_ = std::exchange(other.owner_, nullptr);
-    return *this;
-  }
-
- private:
-  template <class, class...>
-  friend class phase_switch;
-  explicit in_phase(const void* owner) noexcept : owner_(owner) {}
-
-  const void* owner_;
-};
-
-/// Run, mesh and stores outlive it.
-template <class Run, class... Stores>
-class phase_switch {
- public:
-  /// All outlive it. No phase has begun yet.
-  phase_switch(Run& run, const mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
-    for (std::vector<drained>& each : given_back_)
-      each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
-  }
-  phase_switch(const phase_switch&) = delete;
-  phase_switch& operator=(const phase_switch&) = delete;
-
-  /// The phase in which a run begins. Throws usage_error when it is called again, and where ranks have different plans
-  /// of gathers. Collective as transitions are.
-  in_phase<phase::train> begin(where at = where::current()) {
-    if (std::exchange(begun_, true))
-      throw usage_error("a run begins once: later phases come from to_train, to_eval and to_rollout", at);
-    expect_one_plan_of_all(at);
-    return in_phase<phase::train>{this};
-  }
-
-  /// Whenever `from` is left, `hook()` ends what belongs to it, and returns the bytes that it has given back to tier
-  /// `of`; a transition names them as `what`. Hooks are called in the order in which they were given, after the stores
-  /// have ended their gathers.
-  template <class Hook>
-  void on_leave(phase from, std::string what, tier of, Hook hook) {
-    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
-    static_assert(returns_bytes,
-                  "belay: a hook of a phase returns the bytes that it has given back: "
-                  "phases.on_leave(phase, \"what\", tier, [&] { return std::size_t{...}; })");
-    if constexpr (returns_bytes) {
-      given_back_[index(from)].push_back({std::move(what), of, 0});
-      hooks_[index(from)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
-    }
-  }
-
-  /// Whenever `to` is entered, after what the phase before has given back: `hook()` returns the bytes that it has taken
-  /// of tier `of`.
-  template <class Hook>
-  void on_enter(phase to, std::string what, tier of, Hook hook) {
-    constexpr bool returns_bytes = std::is_invocable_r_v<std::size_t, Hook&>;
-    static_assert(returns_bytes,
-                  "belay: a hook of a phase returns the bytes that it has taken: "
-                  "phases.on_enter(phase, \"what\", tier, [&] { return std::size_t{...}; })");
-    if constexpr (returns_bytes) {
-      taken_[index(to)].push_back({std::move(what), of, 0});
-      enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
-    }
-  }
-  /// Ties `residency` to the phases: what it moves is on the device in training alone (train/phase_residency.hpp). It
-  /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
-  /// file_error of all.
-  template <class Residency>
-  void moves(Residency& residency) {
-    if (residency.lower() == tier::device) return;
-    const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
-      names.push_back({"gradients and optimizer state", tier::device, 0});
-      hooks.push_back(std::move(hook));
-    };
-    constexpr std::size_t train = index(phase::train);
-    add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
-    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
-    put_back_.push_back(
-        [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
-    if (residency.lower() == tier::file) agrees_ = true;
-  }
-
-  /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
-  /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before, and what a
-  /// residency moves is where that has it. Collective over the ranks that replicate parameters, between steps.
-  template <phase From>
-  in_phase<phase::train> to_train(in_phase<From>&& from, where at = where::current()) {
-    return enter<phase::train>(std::move(from), at);
-  }
-  template <phase From>
-  in_phase<phase::eval> to_eval(in_phase<From>&& from, where at = where::current()) {
-    return enter<phase::eval>(std::move(from), at);
-  }
-  template <phase From>
-  in_phase<phase::rollout> to_rollout(in_phase<From>&& from, where at = where::current()) {
-    return enter<phase::rollout>(std::move(from), at);
-  }
-
-  /// The last transition.
-  [[nodiscard]] const transition& last() const noexcept { return last_; }
-
- private:
-  static constexpr std::size_t index(phase of) noexcept { return static_cast<std::size_t>(of); }
-
-  template <phase To, phase From>
-  in_phase<To> enter(in_phase<From>&& from, where at) {
-    static_assert(To != From, "belay: this rank is in that phase already: a transition goes to another one");
-    if (from.owner_ != this)
-      throw usage_error("this phase was moved from, or belongs to another phase_switch: " + std::string(name(From)),
-                        at);
-    auto& engine = run_->engine();
-    engine.expect_between_steps(at);
-    engine.synchronize(at);
-    transition found{.from = From, .to = To, .after_step = engine.step_number()};
-    found.live_before = live_bytes();
-    found.resident_before = resident_memory();
-    expect_one_plan_of_all(at);
-    change(From, To, at);
-    found.given_back = given_back_[index(From)];
-    found.taken = taken_[index(To)];
-    found.live_after = live_bytes();
-    found.resident_after = resident_memory();
-    entry_memory& before = entered_[index(To)];
-    for (std::size_t t = 0; t < tier_count && before.known; ++t)
-      found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
-    before = {found.live_after, true};
-    engine.enter(To, at);
-    last_ = found;
-    from.owner_ = nullptr;
-    return in_phase<To>{this};
-  }
-
-  // All that `from` has goes, and then what `to` has comes: on all ranks, or on none.
-  void change(phase from, phase to, where at) {
-    safetensors::file_agreement problems;
-    const auto call_hooks = [&] {
-      drain(from, at);
-      for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
-        taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
-    };
-    try {
-      if (!agrees_) return call_hooks();
-      problems.attempt(call_hooks);
-      problems.agree(mesh_->control(), at);
-    } catch (...) {
-      for (const auto& put_back : put_back_) {
-        try {
-          put_back(from, at);
-        } catch (...) {  // what failed before is why
-        }
-      }
-      throw;
-    }
-  }
-  void drain(phase from, where at) {
-    std::vector<drained>& all = given_back_[index(from)];
-    std::size_t number = 0;
-    std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
-    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
-  }
-  void expect_one_plan_of_all(where at) {
-    const auto compare = [&](const Stores&... store) {
-      (expect_one_plan(compared_, mesh_->replicas(), store.plan_hash(), at), ...);
-    };
-    std::apply(compare, stores_);
-  }
-  [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept {
-    std::array<std::size_t, tier_count> out{};
-    for (std::size_t t = 0; t < tier_count; ++t) out[t] = run_->meters()[static_cast<tier>(t)].live_bytes();
-    return out;
-  }
-
-  struct entry_memory {
-    std::array<std::size_t, tier_count> live{};
-    bool known = false;
-  };
-
-  Run* run_;
-  const mesh* mesh_;
-  std::tuple<Stores&...> stores_;
-  std::array<std::vector<drained>, phase_count> given_back_;
-  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
-  std::array<std::vector<drained>, phase_count> taken_;
-  std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
-  std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
-  std::array<entry_memory, phase_count> entered_{};
-  rank_comparison compared_;
-  transition last_;
-  bool begun_ = false;
-  bool agrees_ = false;  // on what fails of a rank's files
-};
-
-template <class Run, class... Stores>
-phase_switch(Run&, const mesh&, Stores&...) -> phase_switch<Run, Stores...>;
 
 }  // namespace belay::inline BELAY_ABI
 

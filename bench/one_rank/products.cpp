@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
+#include "belay/kernel/product.hpp"
 #include "belay/train/launch.hpp"
 #include "model/mixtral.hpp"
+#include "model/products.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/trainer.hpp"
@@ -29,11 +31,11 @@ struct listed_products {
   static void product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
                       float alpha, float beta) {
     list().push_back({c, a, b, alpha, beta});
-    model::products::product(c, a, b, alpha, beta);
+    belay::kernel::product<float>(model::products(), c, a, b, alpha, beta);
   }
   static void product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
                       double alpha, double beta) {
-    model::products::product(c, a, b, alpha, beta);
+    belay::kernel::product<double>(model::products(), c, a, b, alpha, beta);
   }
   static std::vector<call>& list() {
     static std::vector<call> calls;
@@ -56,7 +58,8 @@ double median(std::vector<double> values) {
 
 // What the step wrote it does not read again, so its memory may be written once more.
 void replay(const std::vector<listed_products::call>& calls) {
-  for (const auto& call : calls) model::products::product(call.c, call.a, call.b, call.alpha, call.beta);
+  const belay::host_products by = model::products();
+  for (const auto& call : calls) belay::kernel::product<float>(by, call.c, call.a, call.b, call.alpha, call.beta);
 }
 
 void measure(auto& trainer, auto& run, std::size_t steps) {
@@ -91,10 +94,11 @@ int main(int argc, char** argv) try {
   settings.steps = steps;
   const train_moe::corpus text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
   const train_moe::corpus_source source(text, settings.seed);
-  belay::launch<belay::host_kit<listed_products>>(belay::host::world{1}, [&](auto& rank, auto& run) {
-    train_moe::trainer<float, std::remove_cvref_t<decltype(run)>> trainer(settings, rank, run, source);
+  const auto body = [&](belay::rank& rank, belay::run& run) {
+    train_moe::trainer<float, belay::run> trainer(settings, rank, run, source);
     measure(trainer, run, steps);
-  });
+  };
+  belay::launch(belay::host::world{1}, body, {.products = {listed_products::product, listed_products::product}});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "one_rank: %s\n", error.what());
   return 1;

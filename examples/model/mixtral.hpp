@@ -15,7 +15,6 @@
 #include "model/embedding.hpp"
 #include "model/head.hpp"
 #include "model/learning.hpp"
-#include "model/products.hpp"  // IWYU pragma: export
 #include "model/rotary.hpp"
 
 namespace model {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The products of the examples: the library's blocked loop, or a BLAS where the build found that to be the faster. The
-// choice is part of the program, so it is the same on all ranks. A policy of products is a template argument of the
-// kit, so this is all that an engine with another BLAS needs.
+// choice is part of the program, so it is the same on all ranks. Two functions are all that another BLAS needs.
 #pragma once
 
 #include <string>
 
 #include "belay/core/operand.hpp"
-#include "belay/step/engine.hpp"
+#include "belay/kernel/product.hpp"
 
 #ifndef BELAY_HAS_CBLAS
 #define BELAY_HAS_CBLAS 0
@@ -21,29 +20,33 @@
 namespace model {
 
 #if BELAY_HAS_CBLAS
-/// c = alpha a b + beta c by CBLAS.
-struct products {
-  static void product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
-                      float alpha, float beta) {
-    cblas_sgemm(CblasRowMajor, reading(a.as), reading(b.as), size(c.rows), size(c.columns), size(a.width()), alpha,
-                a.data, size(a.stride), b.data, size(b.stride), beta, c.data, size(c.stride));
-  }
-  static void product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
-                      double alpha, double beta) {
-    cblas_dgemm(CblasRowMajor, reading(a.as), reading(b.as), size(c.rows), size(c.columns), size(a.width()), alpha,
-                a.data, size(a.stride), b.data, size(b.stride), beta, c.data, size(c.stride));
-  }
+[[nodiscard]] inline CBLAS_TRANSPOSE cblas_reading(belay::reading as) {
+  return as == belay::reading::as_is ? CblasNoTrans : CblasTrans;
+}
+[[nodiscard]] inline int cblas_size(std::size_t count) { return static_cast<int>(count); }
 
- private:
-  static CBLAS_TRANSPOSE reading(belay::reading as) { return as == belay::reading::as_is ? CblasNoTrans : CblasTrans; }
-  static int size(std::size_t count) { return static_cast<int>(count); }
-};
-#else
-using products = belay::kernel::blocked_products;
+inline void cblas_product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
+                          float alpha, float beta) {
+  cblas_sgemm(CblasRowMajor, cblas_reading(a.as), cblas_reading(b.as), cblas_size(c.rows), cblas_size(c.columns),
+              cblas_size(a.width()), alpha, a.data, cblas_size(a.stride), b.data, cblas_size(b.stride), beta, c.data,
+              cblas_size(c.stride));
+}
+inline void cblas_product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
+                          double alpha, double beta) {
+  cblas_dgemm(CblasRowMajor, cblas_reading(a.as), cblas_reading(b.as), cblas_size(c.rows), cblas_size(c.columns),
+              cblas_size(a.width()), alpha, a.data, cblas_size(a.stride), b.data, cblas_size(b.stride), beta, c.data,
+              cblas_size(c.stride));
+}
 #endif
 
-using host_kit = belay::host_kit<products>;
-using host_engine = belay::engine<belay::host_pages, host_kit>;
+/// What a launch takes as its `products`.
+[[nodiscard]] inline belay::host_products products() noexcept {
+#if BELAY_HAS_CBLAS
+  return {cblas_product, cblas_product};
+#else
+  return {};
+#endif
+}
 
 /// "openblas, Haswell" (its name for the instruction set), "cblas", or "blocked loop, 512-bit vectors": for the first
 /// line that a trainer prints.

@@ -45,7 +45,7 @@ void run_on_devices(
     if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };
-  belay::launch<model::host_kit>(world, body, prepared.plan, device_launch_options_of(prepared));
+  belay::launch<belay::host_kit<>>(world, body, prepared.plan, device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

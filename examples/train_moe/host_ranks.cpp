@@ -34,7 +34,7 @@ constexpr bool is_built(std::string_view name) {
 
 }  // namespace
 
-void run_rank(prepared_run& prepared, belay::rank& rank, host_run& run) {
+void run_rank(prepared_run& prepared, belay::rank& rank, belay::run& run) {
   const options& chosen = prepared.line.run;
   if (chosen.dtype == belay::dtype::bf16) {
     if constexpr (is_built("bf16")) return run_rank_bf16(prepared, rank, run);
@@ -57,9 +57,9 @@ void run_rank(prepared_run& prepared, belay::rank& rank, host_run& run) {
 }
 
 belay::rehearsal_result rehearsed(prepared_run& rest) {
-  const auto body = [&](belay::rank& rank, host_run& run) { run_rank(rest, rank, run); };
-  return belay::rehearse<model::host_kit>(static_cast<int>(rest.line.run.mesh.ranks()), body, computes_on_of(rest.line),
-                                          launch_options_of(rest.line.run));
+  const auto body = [&](belay::rank& rank, belay::run& run) { run_rank(rest, rank, run); };
+  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body, computes_on_of(rest.line),
+                         launch_options_of(rest.line.run));
 }
 
 }  // namespace train_moe

@@ -6,22 +6,20 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
-#include "model/products.hpp"
+#include "belay/train/run.hpp"
 #include "train_moe/prepared_run.hpp"
 
 namespace train_moe {
 
-using host_run = belay::run_of<belay::engine<belay::host_pages, model::host_kit>>;
-
 /// The session of a rank, each by the trainer of one type and of one choice of frozen parts: a compilation unit each.
-void run_rank_fp32(prepared_run& prepared, belay::rank& rank, host_run& run);
-void run_rank_bf16(prepared_run& prepared, belay::rank& rank, host_run& run);
-void run_rank_frozen_attention(prepared_run& prepared, belay::rank& rank, host_run& run);
-void run_rank_frozen_experts(prepared_run& prepared, belay::rank& rank, host_run& run);
-void run_rank_frozen_parts(prepared_run& prepared, belay::rank& rank, host_run& run);
+void run_rank_fp32(prepared_run& prepared, belay::rank& rank, belay::run& run);
+void run_rank_bf16(prepared_run& prepared, belay::rank& rank, belay::run& run);
+void run_rank_frozen_attention(prepared_run& prepared, belay::rank& rank, belay::run& run);
+void run_rank_frozen_experts(prepared_run& prepared, belay::rank& rank, belay::run& run);
+void run_rank_frozen_parts(prepared_run& prepared, belay::rank& rank, belay::run& run);
 
 /// The session of a rank by the trainer that the flags name. Throws missing_trainer.
-void run_rank(prepared_run& prepared, belay::rank& rank, host_run& run);
+void run_rank(prepared_run& prepared, belay::rank& rank, belay::run& run);
 
 /// The processor that the ranks of a run compute on; before it has seen GPUs, as its flags say.
 [[nodiscard]] inline belay::computes_on computes_on_of(const command_line& line) {
@@ -37,11 +35,11 @@ void run_rank(prepared_run& prepared, belay::rank& rank, host_run& run);
 /// Runs what was planned on every rank of `world`; each calls `begin` first.
 template <class World>
 void run_on(World&& world, prepared_run& prepared, void (*begin)() = [] {}) {
-  const auto body = [&](belay::rank& rank, host_run& run) {
+  const auto body = [&](belay::rank& rank, belay::run& run) {
     if (!run.rehearsing()) begin();
     run_rank(prepared, rank, run);
   };
-  belay::launch<model::host_kit>(world, body, prepared.plan, launch_options_of(prepared.line.run));
+  belay::launch(world, body, prepared.plan, launch_options_of(prepared.line.run));
 }
 
 /// Runs what was planned as this process's rank of a world that mpirun has started. Throws belay::input_error where the

@@ -3,10 +3,10 @@
 
 namespace train_moe {
 
-template class trainer<float, host_run>;
-template void run_rank_as<float>(prepared_run&, belay::rank&, host_run&);
+template class trainer<float, belay::run>;
+template void run_rank_as<float>(prepared_run&, belay::rank&, belay::run&);
 
-void run_rank_fp32(prepared_run& prepared, belay::rank& rank, host_run& run) {
+void run_rank_fp32(prepared_run& prepared, belay::rank& rank, belay::run& run) {
   run_rank_as<float>(prepared, rank, run);
 }
 

@@ -3,10 +3,10 @@
 
 namespace train_moe {
 
-template class trainer<belay::bf16, host_run>;
-template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, host_run&);
+template class trainer<belay::bf16, belay::run>;
+template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, belay::run&);
 
-void run_rank_bf16(prepared_run& prepared, belay::rank& rank, host_run& run) {
+void run_rank_bf16(prepared_run& prepared, belay::rank& rank, belay::run& run) {
   run_rank_as<belay::bf16>(prepared, rank, run);
 }
 

@@ -3,10 +3,10 @@
 
 namespace train_moe {
 
-template class trainer<float, host_run, model::freezes_parts>;
-template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rank&, host_run&);
+template class trainer<float, belay::run, model::freezes_parts>;
+template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rank&, belay::run&);
 
-void run_rank_frozen_parts(prepared_run& prepared, belay::rank& rank, host_run& run) {
+void run_rank_frozen_parts(prepared_run& prepared, belay::rank& rank, belay::run& run) {
   run_rank_as<float, model::freezes_parts>(prepared, rank, run);
 }
 

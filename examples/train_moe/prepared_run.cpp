@@ -253,6 +253,7 @@ belay::launch_options launch_options_of(const options& run) {
   belay::launch_options out;
   out.budget = run.budget;
   out.streams = run.streams;
+  out.products = model::products();
   out.explain_faults = belay::fault_explanation::by_handler;
   out.advice = [run](belay::tier of) { return advice(of, run); };
   return out;

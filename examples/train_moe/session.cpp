@@ -17,6 +17,7 @@
 
 #include "belay/backend/host/processes.hpp"
 #include "belay/comm/launcher.hpp"
+#include "model/products.hpp"
 #include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_ranks.hpp"
 #include "train_moe/nccl_trainer.hpp"

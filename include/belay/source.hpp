@@ -144,6 +144,18 @@ namespace belay::inline BELAY_ABI {
 
 template class engine<host_pages, host_kit<>>;
 template class step_core<host_engine>;
+template class tier_file<>;
+template class streamed_file<>;
+template file_medium medium_of<>(const std::string&, where);
+template class copy_stream<host_stream>;
+template void expect_kept_of<host_engine>(const host_engine&, const invocation&, const invocation_memory&,
+                                          const output_bytes&);
+template class offloaded_activations<host_engine>;
+template offloaded_activations<host_engine>::offloaded_activations(run&, tier, const file_memory&, where);
+template class phase_residency<run>;
+template class symmetric_heap<group>;
+template std::string rank_comparison::text<group>(const group&) const;
+template std::string rank_comparison::ranks<group>(const group&) const;
 template class run_of<host_engine>;
 template class rank_rehearsal<host_engine>;
 template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, run&)>, computes_on,
@@ -162,19 +174,23 @@ namespace belay::inline BELAY_ABI {
 
 template class store_memory<run, precision<float>>;
 template class parameter_store<run, precision<float>>;
-template class parameter_base<float>;
 
 }  // namespace belay::inline BELAY_ABI
 #endif
 
-// AdamW over them.
+// The parameters, AdamW over them, and their phases.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 7
 #include "belay/train/host_types.hpp"
 
 namespace belay::inline BELAY_ABI {
 
+template class parameter_base<float>;
+template class parameter<float>;
 template class adamw<float, group, host_kit<>>;
 template adamw<float, group, host_kit<>>::adamw(host_store<float>&, adamw_settings, const optimizer_memory&, where);
+template class phase_switch<run, host_store<float>>;
+template void phase_switch<run, host_store<float>>::moves(phase_residency<run>&);
+template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<float>&);
 
 }  // namespace belay::inline BELAY_ABI
 #endif
@@ -187,19 +203,23 @@ namespace belay::inline BELAY_ABI {
 
 template class store_memory<run, precision<double>>;
 template class parameter_store<run, precision<double>>;
-template class parameter_base<double>;
 
 }  // namespace belay::inline BELAY_ABI
 #endif
 
-// AdamW over them.
+// The parameters, AdamW over them, and their phases.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 9
 #include "belay/train/host_types.hpp"
 
 namespace belay::inline BELAY_ABI {
 
+template class parameter_base<double>;
+template class parameter<double>;
 template class adamw<double, group, host_kit<>>;
 template adamw<double, group, host_kit<>>::adamw(host_store<double>&, adamw_settings, const optimizer_memory&, where);
+template class phase_switch<run, host_store<double>>;
+template void phase_switch<run, host_store<double>>::moves(phase_residency<run>&);
+template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<double>&);
 
 }  // namespace belay::inline BELAY_ABI
 #endif
@@ -212,19 +232,117 @@ namespace belay::inline BELAY_ABI {
 
 template class store_memory<run, precision<bf16>>;
 template class parameter_store<run, precision<bf16>>;
-template class parameter_base<bf16>;
 
 }  // namespace belay::inline BELAY_ABI
 #endif
 
-// AdamW over them.
+// The parameters, AdamW over them, and their phases.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 11
 #include "belay/train/host_types.hpp"
 
 namespace belay::inline BELAY_ABI {
 
+template class parameter_base<bf16>;
+template class parameter<bf16>;
 template class adamw<bf16, group, host_kit<>>;
 template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_settings, const optimizer_memory&, where);
+template class phase_switch<run, host_store<bf16>>;
+template void phase_switch<run, host_store<bf16>>::moves(phase_residency<run>&);
+template phase_residency<run>::phase_residency(run&, const residency_memory&, host_store<bf16>&);
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// Models in files.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 12
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class safetensors::basic_file<posix_files>;
+template class safetensors::basic_reader<posix_files>;
+template class safetensors::basic_folder<posix_files>;
+template class safetensors::basic_collective_writer<group>;
+template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
+template void safetensors::file_agreement::agree<group>(const group&, where);
+template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
+                                                                 std::span<const float>, where);
+template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<float>,
+                                                                     where) const;
+template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<float>,
+                               function_ref<void(const safetensors::declaration&, std::size_t, std::span<float>)>);
+template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<const float>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<const float>)>);
+template void each_written_of(const mesh&, const parameter_base<float>&, std::size_t,
+                              function_ref<void(std::size_t, std::span<const float>)>);
+template void add_needed_tensors(const parameter_base<float>&, std::span<const safetensors::declaration>,
+                                 std::vector<std::string>&);
+template void fill_parameter(parameter_base<float>&, std::span<const safetensors::declaration>,
+                             const safetensors::folder&, where);
+template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
+                                                                 std::span<const double>, where);
+template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<double>,
+                                                                     where) const;
+template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<double>,
+                               function_ref<void(const safetensors::declaration&, std::size_t, std::span<double>)>);
+template void each_tensor_part(
+    std::span<const safetensors::declaration>, std::size_t, std::span<const double>,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::span<const double>)>);
+template void each_written_of(const mesh&, const parameter_base<double>&, std::size_t,
+                              function_ref<void(std::size_t, std::span<const double>)>);
+template void add_needed_tensors(const parameter_base<double>&, std::span<const safetensors::declaration>,
+                                 std::vector<std::string>&);
+template void fill_parameter(parameter_base<double>&, std::span<const safetensors::declaration>,
+                             const safetensors::folder&, where);
+template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t, std::span<const bf16>,
+                                                                 where);
+template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<bf16>,
+                                                                     where) const;
+template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<bf16>,
+                               function_ref<void(const safetensors::declaration&, std::size_t, std::span<bf16>)>);
+template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<const bf16>,
+                               function_ref<void(const safetensors::declaration&, std::size_t, std::span<const bf16>)>);
+template void each_written_of(const mesh&, const parameter_base<bf16>&, std::size_t,
+                              function_ref<void(std::size_t, std::span<const bf16>)>);
+template void add_needed_tensors(const parameter_base<bf16>&, std::span<const safetensors::declaration>,
+                                 std::vector<std::string>&);
+template void fill_parameter(parameter_base<bf16>&, std::span<const safetensors::declaration>,
+                             const safetensors::folder&, where);
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// Checkpoints.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 13
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class checkpoint_folder<posix_files>;
+template class checkpoint_writer<posix_files>;
+template class checkpoint_reader<posix_files>;
+template class added_state<posix_files>;
+template class checkpoints<run>;
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// What they hold of stores and optimizers.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 14
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class added_values<posix_files, host_store<float>>;
+template class added_optimizer<posix_files, host_store<float>, host_adamw<float>>;
+template void checkpoints<run>::add(host_store<float>&, host_adamw<float>&, where);
+template class added_values<posix_files, host_store<double>>;
+template class added_optimizer<posix_files, host_store<double>, host_adamw<double>>;
+template void checkpoints<run>::add(host_store<double>&, host_adamw<double>&, where);
+template class added_values<posix_files, host_store<bf16>>;
+template class added_optimizer<posix_files, host_store<bf16>, host_adamw<bf16>>;
+template void checkpoints<run>::add(host_store<bf16>&, host_adamw<bf16>&, where);
 
 }  // namespace belay::inline BELAY_ABI
 #endif

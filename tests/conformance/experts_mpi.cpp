@@ -19,7 +19,7 @@ TEST_CASE("experts on four ranks of MPI have the bits of threads, also where act
     const experts_trainer::settings trains{.shape = {.data = 2, .expert = 2}, .activations = left_for};
     experts_trainer::result out, expected;
     if (number == 0) expected = experts_trainer::on_host<float>(4, trains);
-    belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::mpi::world{},
+    belay::launch<belay::host_kit<>>(belay::mpi::world{},
                                                                     experts_trainer::body<float>(out, trains));
     if (number != 0) continue;
     REQUIRE(expected.losses.size() == experts_trainer::steps);

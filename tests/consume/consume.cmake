@@ -65,12 +65,13 @@ if(mode STREQUAL "pkg_config")
   separate_arguments(compile_flags UNIX_COMMAND "${output}")
   run(${pkg_config} --variable=source belay-core)
   string(STRIP "${output}" source)
-  file(WRITE ${work_dir}/core.cpp "#include \"${source}\"\n")
+  file(WRITE ${work_dir}/core_in_one.cpp "#include \"${source}\"\n")
   file(COPY_FILE ${project_dir}/ranks.cpp ${work_dir}/ranks.cpp)
-  foreach(name core ranks)
-    run(${cxx} -std=c++20 ${compile_flags} -c ${work_dir}/${name}.cpp -o ${work_dir}/${name}.o)
+  set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
+  foreach(name core_in_one ranks)
+    run(${CMAKE_CURRENT_LIST_DIR}/core_once.sh ${cxx} -std=c++20 ${compile_flags} -c ${work_dir}/${name}.cpp -o ${work_dir}/${name}.o)
   endforeach()
-  run(${cxx} ${work_dir}/ranks.o ${work_dir}/core.o ${link_flags} -o ${work_dir}/ranks)
+  run(${cxx} ${work_dir}/ranks.o ${work_dir}/core_in_one.o ${link_flags} -o ${work_dir}/ranks)
   run(${work_dir}/ranks)
 elseif(mode STREQUAL "conan")
   # From a copy, because Conan builds the test package where it lies.
@@ -86,10 +87,12 @@ elseif(mode STREQUAL "conan")
   endif()
 elseif(mode STREQUAL "nvcc")
   set(devices ${CMAKE_CURRENT_LIST_DIR}/devices)
+  set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   set(configure ${CMAKE_COMMAND} -S ${devices} -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -DCMAKE_CUDA_COMPILER=${nvcc}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh
     -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
-  run(${configure} -B ${work_dir}/build -Dcomponents=${components} -DCMAKE_CUDA_ARCHITECTURES=80 -DCMAKE_CXX_FLAGS=-DNDEBUG
-    "-DCMAKE_CUDA_FLAGS=-O0 -DNDEBUG --Ofast-compile=max")
+  run(${configure} -B ${work_dir}/build -Dcomponents=${components} -DCMAKE_CUDA_ARCHITECTURES=80
+    "-DCMAKE_CUDA_FLAGS=-O0 --Ofast-compile=max")
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   # What cannot work is refused in a sentence.
   function(expect_refusal sentence)

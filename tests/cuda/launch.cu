@@ -39,7 +39,7 @@ bool close(const char* what, const std::vector<double>& expected, const std::vec
 template <int Stage, class T>
 bool trains(belay::cuda::runtime_api& api, int ranks) {
   result expected, got;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks),
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks),
                                                                   device_trainer::body<Stage, T>(expected));
   belay::launch(belay::cuda::world(api, belay::host::world(ranks), {.slot_bytes = 1 << 16}),
                 device_trainer::body<Stage, T>(got));

@@ -40,6 +40,7 @@ ITSELF = re.compile(
 def head(statement):
     """A statement without its template parameters and constraints, in single spaces."""
     text = re.sub(r"\s+", " ", "".join(statement)).strip()
+    text = text.removeprefix("} ")  # the end of the namespace before
     while text.startswith("template"):
         depth = 0
         for at, c in enumerate(text):

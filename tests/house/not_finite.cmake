@@ -14,8 +14,12 @@ if(poisoned STREQUAL text)
   message(FATAL_ERROR "${example} has no line with a loss and its gradient")
 endif()
 file(WRITE "${work_dir}/poisoned.cpp" "${poisoned}")
-execute_process(COMMAND ${gcc} -std=c++20 -O0 -pthread "-I${source_dir}/include" "-I${source_dir}/examples"
-    "-DBELAY_SOURCE_DIR=\"${source_dir}\"" -o "${work_dir}/poisoned" "${work_dir}/poisoned.cpp"
+separate_arguments(options UNIX_COMMAND "${flags}")
+if(core)  # of the build that this is a test of
+  list(APPEND options -DBELAY_SEPARATE_COMPILATION -DBELAY_CHECKS=${checks})
+endif()
+execute_process(COMMAND ${gcc} -std=c++20 -O0 -pthread ${options} "-I${source_dir}/include" "-I${source_dir}/examples"
+    "-DBELAY_SOURCE_DIR=\"${source_dir}\"" -o "${work_dir}/poisoned" "${work_dir}/poisoned.cpp" ${core}
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND "${work_dir}/poisoned" ${steps} OUTPUT_VARIABLE output ERROR_VARIABLE said)
 message("${output}${said}")

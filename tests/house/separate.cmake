@@ -110,10 +110,14 @@ int other() {
   return failed;
 }
 ")
-file(WRITE "${work_dir}/source.cpp" "#include \"${source_hpp}\"\n")
-foreach(name first second source)
+foreach(name first second)
   compile(${compiler} "${work_dir}/${name}.cpp" ${separate} -o "${work_dir}/${name}.o")
 endforeach()
+# A package's test has it compiled too.
+file(WRITE "${work_dir}/core_in_one.cpp" "#include \"${source_hpp}\"\n")
+set(ENV{BELAY_TEST_CORES} "${cores}")
+set(once "${test_dir}/../consume/core_once.sh" ${${compiler}})
+compile(once "${work_dir}/core_in_one.cpp" ${separate} -pthread -o "${work_dir}/source.o")
 compile(${compiler} "${source_dir}/examples/00_hello.cpp" ${separate} -o "${work_dir}/hello.o")
 find_program(NM NAMES nm)
 if(NM)

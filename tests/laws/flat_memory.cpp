@@ -19,6 +19,7 @@
 
 #include "laws/support/mapping_calls.hpp"
 #include "laws/support/run.hpp"
+#include "model/products.hpp"
 #include "test_length.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/command_line.hpp"
@@ -84,15 +85,16 @@ struct finding {
 // takes from the system and gives back.
 enum class policy { right, forgets_a_lease, maps_a_page };
 
-template <class T = float, class Kit = model::host_kit>
-finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}, options run = tiny_run()) {
+template <class T = float>
+finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = {}, options run = tiny_run(),
+                  const belay::host_products& products = model::products()) {
   run.streams = streams;
   const uneven_text source(run.model.vocab);
   std::vector<std::int32_t> held_out(5 * run.sequence + 3);
   for (std::size_t i = 0; i < held_out.size(); ++i) held_out[i] = static_cast<std::int32_t>(i * i % run.model.vocab);
   finding found;
   std::atomic<bool> as_planned = true;
-  launch<Kit>(run, [&](auto& rank, auto& self) {
+  const auto body = [&](belay::rank& rank, belay::run& self) {
     using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
     train_moe::phase_session<trainer_type> phases{trained, run.cycle, held_out};
@@ -155,7 +157,8 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
       }
       world.barrier();
     }
-  });
+  };
+  launch(run, body, products);
   found.as_planned = as_planned;
   return found;
 }
@@ -187,7 +190,7 @@ TEST_CASE("and in bf16, whose wire and master copies are planned, whatever the p
 TEST_CASE("and with products by the blocked loop") {
   for (const belay::stream_choice& how : policies) {
     CAPTURE(std::string(name(how.policy)));
-    const finding found = run_steps<float, belay::host_kit<belay::kernel::blocked_products>>(30, policy::right, how);
+    const finding found = run_steps(30, policy::right, how, tiny_run(), {});
     CHECK_MESSAGE(found.first_difference == 0, found.what);
     CHECK(found.as_planned);
   }

@@ -69,7 +69,7 @@ class trained_mesh {
   [[nodiscard]] std::string difference_with(std::uint64_t seed) const {
     options run = run_;
     run.streams = {stream_policy::adversarial, seed};
-    using kit = belay::host_kit<model::products, forgetful_stream>;
+    using kit = belay::host_kit<forgetful_stream>;
     const difference apart = compare(expected_, train<double, kit>(run, source_));
     return apart.worst == 0 ? std::string() : "the bits of the " + apart.where;
   }
@@ -87,7 +87,7 @@ class trained_network {
   trained_network() { belay::launch(belay::host::world{2}, network_bench::training_body<1>(4, expected_)); }
   [[nodiscard]] std::string difference_with(std::uint64_t seed) const {
     network_bench::trained got;
-    belay::launch<belay::host_kit<belay::kernel::blocked_products, forgetful_stream>>(
+    belay::launch<belay::host_kit<forgetful_stream>>(
         belay::host::world{2}, network_bench::training_body<1>(4, got),
         {.streams = {stream_policy::adversarial, seed}});
     const bool same = got.losses == expected_.losses && got.values == expected_.values;

@@ -30,7 +30,7 @@ bool of_any(const std::string& name) {
 
 template <class Parts>
 record train_parts(const options& run) {
-  return train<float, model::host_kit, Parts>(run, source);
+  return train<float, belay::host_kit<>, Parts>(run, source);
 }
 
 const options settings[] = {

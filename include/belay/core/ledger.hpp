@@ -20,6 +20,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
@@ -96,16 +97,7 @@ struct obligation {
 
   /// "saved activation of layer 5 'head' (micro-batch 3, 4x128x256, holds 1048576 bytes) opened at train.cpp:88: its
   /// backward was never called"
-  [[nodiscard]] std::string text() const {
-    std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
-                      "' (micro-batch " + std::to_string(micro_batch) + ", ";
-    for (std::uint8_t axis = 0; axis < rank; ++axis) {
-      if (axis > 0) out += 'x';
-      out += std::to_string(shape[axis]);
-    }
-    if (rank > 0) out += ", ";
-    return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
-  }
+  [[nodiscard]] std::string text() const;
 };
 
 /// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
@@ -197,9 +189,7 @@ class ledger {
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
 
   /// The open obligations, one per line, at most `lines` of them.
-  [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    return list(lines, open_, [](const obligation_slot&) { return true; });
-  }
+  [[nodiscard]] std::string text(std::size_t lines = 16) const;
 
   /// Calls `visit(const obligation&)` for each open entry.
   template <class Visitor>
@@ -228,18 +218,8 @@ class ledger {
   };
 
   // Of `count` open ones that are wanted.
-  template <class Wanted>
-  [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
-    std::string out;
-    std::size_t printed = 0;
-    for (const obligation_slot& slot : entries_) {
-      if (!slot.is_open() || !wanted(slot)) continue;
-      if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
-      out += "  " + slot.what.text() + "\n";
-      ++printed;
-    }
-    return out;
-  }
+  [[nodiscard]] std::string list(std::size_t lines, std::size_t count,
+                                 function_ref<bool(const obligation_slot&)> wanted) const;
 
   std::vector<obligation_slot> entries_;
   std::uint32_t free_ = none;

@@ -12,6 +12,34 @@ BELAY_DECL open_obligations::open_obligations(const std::string& list, std::size
                   at),
       count_(count) {}
 
+BELAY_DECL std::string obligation::text() const {
+  std::string out = std::string(name(kind)) + " of layer " + std::to_string(layer_index) + " '" + printable(layer) +
+                    "' (micro-batch " + std::to_string(micro_batch) + ", ";
+  for (std::uint8_t axis = 0; axis < rank; ++axis) {
+    if (axis > 0) out += 'x';
+    out += std::to_string(shape[axis]);
+  }
+  if (rank > 0) out += ", ";
+  return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
+}
+
+BELAY_DECL std::string ledger::text(std::size_t lines) const {
+  return list(lines, open_, [](const obligation_slot&) { return true; });
+}
+
+BELAY_DECL std::string ledger::list(std::size_t lines, std::size_t count,
+                                    function_ref<bool(const obligation_slot&)> wanted) const {
+  std::string out;
+  std::size_t printed = 0;
+  for (const obligation_slot& slot : entries_) {
+    if (!slot.is_open() || !wanted(slot)) continue;
+    if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
+    out += "  " + slot.what.text() + "\n";
+    ++printed;
+  }
+  return out;
+}
+
 BELAY_DECL std::string ledger::lost_text() const {
   std::size_t count = 0;
   for (const obligation_slot& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;

@@ -177,12 +177,13 @@ class copy_stream {
   [[nodiscard]] static std::uint64_t now() noexcept {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
-  static constexpr auto wait_of = [](auto& waiting, const stream_event& mark, where at) {
+  template <class Waiting>
+  static void wait_of(Waiting& waiting, const stream_event& mark, where at) {
     if constexpr (requires { waiting.wait(mark, at); })
       waiting.wait(mark, at);
     else
       waiting.wait(mark);
-  };
+  }
 
   clocks times_;
   Stream stream_;  // after what its work points to

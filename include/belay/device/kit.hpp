@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
-// their frame. `host_kit` computes on a stream of this processor, with the products of its policy; `rehearsal_kit` does
-// nothing.
+// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given;
+// `rehearsal_kit` does nothing.
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
@@ -103,19 +103,15 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
   kit.select(values, places, count);
 };
 
-/// A policy of products for `host_kit`: c = alpha a b + beta c. It is called with no empty matrix.
-template <class P>
-concept host_products = requires(operand<float> c, operand<const float> a, operand<double> d, operand<const double> b) {
-  P::product(c, a, a, 1.0F, 0.0F);
-  P::product(d, b, b, 1.0, 0.0);
-};
+/// A kit whose products are made by functions that a program names.
+template <class K>
+concept takes_products = requires(K& kit, const host_products& products) { kit.use_products(products); };
 
 /// Computes on this processor: at once, or as the settings of its stream say.
-template <host_products Products = kernel::blocked_products, stream Stream = host_stream>
+template <stream Stream = host_stream>
 class host_kit {
  public:
   using stream_type = Stream;
-  using products_type = Products;
   /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
 
@@ -138,41 +134,51 @@ class host_kit {
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, panels = panels_] { multiply<T, T, T>(c, a, b, alpha, beta, panels); });
+    stream_.run([=, by = products_, panels = panels_] { multiply<T, T, T>(by, c, a, b, alpha, beta, panels); });
   }
   /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply<C, A, B>(c, a, b, alpha, beta, panels); });
+    stream_.run([=, by = products_, panels = panels_] { multiply<C, A, B>(by, c, a, b, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
   void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
                const kernel::findings_note& found = {}) {
-    stream_.run([=, panels = panels_] { multiply_rows<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_rows<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_rows<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class T, std::integral Index>
   void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
                view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
                const kernel::findings_note& found = {}) {
-    stream_.run([=, panels = panels_] { multiply_stack<T, T, T>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_stack<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
   template <class C, class A, class B, std::integral Index>
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
     if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
+    stream_.run([=, by = products_, panels = panels_] {
+      multiply_stack<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+    });
   }
+  /// Products that are queued from now on are made by `products`.
+  void use_products(const host_products& products) noexcept { products_ = products; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
     return panels_ == nullptr && !multiplies_mixed_ ? 0 : sizeof *panels_;
   }
@@ -185,36 +191,37 @@ class host_kit {
 
  private:
   template <class C, class A, class B>
-  static void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                       compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
+  static void multiply(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                       compute_type_t<C> alpha, compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
     using number = compute_type_t<C>;
     if (c.rows == 0 || c.columns == 0) return;
     if (a.width() != 0) {
       if constexpr (!kernel::mixed_operands<C, A, B>)
-        return Products::product(c, a, b, alpha, beta);
+        return kernel::product<C>(by, c, a, b, alpha, beta);
       else if (panels != nullptr)
-        return kernel::mixed_product<Products>(c, a, b, alpha, beta, *panels);
+        return kernel::mixed_product(by, c, a, b, alpha, beta, *panels);
       else
-        return kernel::mixed_product<Products>(c, a, b, alpha, beta);
+        return kernel::mixed_product(by, c, a, b, alpha, beta);
     }
     for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
       for (C& x : std::span<C>(c.row(row), c.columns))
         x = beta == number(0) ? C{} : static_cast<C>(beta * static_cast<number>(x));
   }
   template <class C, class A, class B, class Index>
-  static void multiply_rows(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-                            compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
-                            const kernel::findings_note& found) {
+  static void multiply_rows(const host_products& by, operand<C> c, operand<const A> a, operand_stack<const B> b,
+                            view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
+                            kernel::mixed_panels* panels, const kernel::findings_note& found) {
     each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
+      multiply<C, A, B>(by, c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
     });
   }
   template <class C, class A, class B, class Index>
-  static void multiply_stack(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-                             compute_type_t<C> alpha, compute_type_t<C> beta, kernel::mixed_panels* panels,
-                             const kernel::findings_note& found) {
+  static void multiply_stack(const host_products& by, operand_stack<C> c, operand<const A> a, operand<const B> b,
+                             view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
+                             kernel::mixed_panels* panels, const kernel::findings_note& found) {
     each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta, panels);
+      multiply<C, A, B>(by, c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta,
+                        panels);
     });
   }
   template <class Index, class Visit>
@@ -239,6 +246,7 @@ class host_kit {
   void note_mixed() noexcept { multiplies_mixed_ = true; }
 
   stream_type stream_;
+  host_products products_;
   kernel::mixed_panels* panels_ = nullptr;
   bool multiplies_mixed_ = false;  // in a rehearsal
 };

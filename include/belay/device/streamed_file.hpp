@@ -35,16 +35,7 @@ class streamed_file {
   /// A file of `bytes`, 1 or more; `ring` has `sizes.ring_bytes(bytes)` and outlives it. Throws tier_file_error where
   /// it cannot be made.
   streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
-                std::span<std::byte> ring, where at = where::current())
-      : alignment_(sizes.alignment()),
-        under_way_(sizes.slot_count(bytes)),
-        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
-    const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
-    void* first = ring.data();
-    std::size_t room = ring.size();
-    first = std::align(alignment_, all, first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
-  }
+                std::span<std::byte> ring, where at = where::current());
 
   /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
   /// the host. Pieces lie in the ring.
@@ -72,19 +63,8 @@ class streamed_file {
   }
 
   /// Begins to read a range: `get` takes parts of it, in order.
-  void begin_read(std::uint64_t first, std::size_t bytes, where at) {
-    at_ = at;
-    reading_ = {down(first), bytes == 0 ? down(first) : up(first + bytes)};
-    await_writes(reading_);
-    started_ = taken_.first = taken_.last = reading_.first;
-    taken_turn_ = turn_;
-    for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
-  }
-  void get(void* to, std::uint64_t first, std::size_t bytes) {
-    get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
-      copy(static_cast<std::byte*>(to) + done, piece, count);
-    });
-  }
+  void begin_read(std::uint64_t first, std::size_t bytes, where at);
+  void get(void* to, std::uint64_t first, std::size_t bytes);
   /// Calls `visit(bytes before it, piece, bytes)` for the pieces of a part, in order, where they are in the ring:
   /// nothing is copied.
   template <class Visit>
@@ -104,19 +84,8 @@ class streamed_file {
     writing_ = {first, first + bytes};
     filled_ = {down(first), down(first)};
   }
-  void put(std::uint64_t first, const void* from, std::size_t bytes) {
-    for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
-      while (first >= filled_.last) next_piece();
-      const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
-      copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
-      byte += count, first += count, bytes -= count;
-    }
-  }
-  void end_write() {
-    while (filled_.last < writing_.last) next_piece();
-    write_piece();
-    filled_ = {};
-  }
+  void put(std::uint64_t first, const void* from, std::size_t bytes);
+  void end_write();
 
   /// Calls `visit(first, std::span<std::byte>)` for the bytes of a range, piece by piece, and writes what it leaves.
   template <class Visit>
@@ -135,17 +104,10 @@ class streamed_file {
   }
 
   /// Returns when nothing is under way.
-  void settle(where at) {
-    for (transfer& each : under_way_) {
-      each.writes = {};
-      each.moves.wait(at);
-    }
-  }
+  void settle(where at);
 
   /// Returns when nothing is under way; failures are forgotten.
-  void abandon() noexcept {
-    for (transfer& each : under_way_) each = {};
-  }
+  void abandon() noexcept;
 
   /// The file below it.
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
@@ -166,64 +128,16 @@ class streamed_file {
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
-  void await_writes(byte_range in) {
-    for (transfer& each : under_way_) {
-      if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
-      each.writes = {};
-      each.moves.wait(at_);
-    }
-  }
+  void await_writes(byte_range in);
   // The slot is empty from here on.
-  void await_slot(std::size_t number) {
-    transfer& before = under_way_[number];
-    before.writes = {};
-    before.moves.wait(at_);
-  }
+  void await_slot(std::size_t number);
 
-  void start_read() {
-    if (started_ >= reading_.last) return;
-    const std::size_t slot = next_slot();
-    await_slot(slot);
-    const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
-    under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
-    started_ += count;
-  }
-  void take_piece() {
-    if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
-    const std::size_t slot = taken_turn_++ % ring_.slot_count();
-    under_way_[slot].moves.wait(at_);
-    taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
-    taken_slot_ = ring_.slot(slot).data();
-  }
+  void start_read();
+  void take_piece();
 
-  void next_piece() {
-    write_piece();
-    filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
-    filled_slot_ = next_slot();
-    await_slot(filled_slot_);
-    // What lies beside the range in its first and in its last block.
-    const std::uint64_t tail = down(writing_.last);
-    const bool begins_inside = filled_.first < writing_.first;
-    if (begins_inside) read_block(filled_.first);
-    if (tail != writing_.last && tail >= filled_.first && tail < filled_.last &&
-        !(begins_inside && tail == filled_.first))
-      read_block(tail);
-  }
-  void read_block(std::uint64_t first) {
-    await_writes({first, first + alignment_});
-    file_
-        .start_read(first,
-                    ring_.slot(filled_slot_).subspan(static_cast<std::size_t>(first - filled_.first), alignment_), at_)
-        .wait(at_);
-  }
-  void write_piece() {
-    if (filled_.first == filled_.last) return;
-    await_writes(filled_);  // two at once would be in no order
-    transfer& to = under_way_[filled_slot_];
-    to.writes = filled_;
-    to.moves = file_.start_write(
-        filled_.first, ring_.slot(filled_slot_).first(static_cast<std::size_t>(filled_.last - filled_.first)), at_);
-  }
+  void next_piece();
+  void read_block(std::uint64_t first);
+  void write_piece();
 
   std::size_t alignment_;
   const host_access* access_ = nullptr;
@@ -238,5 +152,134 @@ class streamed_file {
   where at_;
   tier_file<Files> file_;  // last: transfers end before the ring's slots are anyone else's
 };
+
+template <tier_file_calls Files>
+streamed_file<Files>::streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
+                                    std::span<std::byte> ring, where at)
+    : alignment_(sizes.alignment()),
+      under_way_(sizes.slot_count(bytes)),
+      file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
+  const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
+  void* first = ring.data();
+  std::size_t room = ring.size();
+  first = std::align(alignment_, all, first, room);
+  ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::begin_read(std::uint64_t first, std::size_t bytes, where at) {
+  at_ = at;
+  reading_ = {down(first), bytes == 0 ? down(first) : up(first + bytes)};
+  await_writes(reading_);
+  started_ = taken_.first = taken_.last = reading_.first;
+  taken_turn_ = turn_;
+  for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::get(void* to, std::uint64_t first, std::size_t bytes) {
+  get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
+    copy(static_cast<std::byte*>(to) + done, piece, count);
+  });
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::put(std::uint64_t first, const void* from, std::size_t bytes) {
+  for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
+    while (first >= filled_.last) next_piece();
+    const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
+    copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
+    byte += count, first += count, bytes -= count;
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::end_write() {
+  while (filled_.last < writing_.last) next_piece();
+  write_piece();
+  filled_ = {};
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::settle(where at) {
+  for (transfer& each : under_way_) {
+    each.writes = {};
+    each.moves.wait(at);
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::abandon() noexcept {
+  for (transfer& each : under_way_) each = {};
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::await_writes(byte_range in) {
+  for (transfer& each : under_way_) {
+    if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
+    each.writes = {};
+    each.moves.wait(at_);
+  }
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::await_slot(std::size_t number) {
+  transfer& before = under_way_[number];
+  before.writes = {};
+  before.moves.wait(at_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::start_read() {
+  if (started_ >= reading_.last) return;
+  const std::size_t slot = next_slot();
+  await_slot(slot);
+  const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
+  under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
+  started_ += count;
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::take_piece() {
+  if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
+  const std::size_t slot = taken_turn_++ % ring_.slot_count();
+  under_way_[slot].moves.wait(at_);
+  taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
+  taken_slot_ = ring_.slot(slot).data();
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::next_piece() {
+  write_piece();
+  filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
+  filled_slot_ = next_slot();
+  await_slot(filled_slot_);
+  // What lies beside the range in its first and in its last block.
+  const std::uint64_t tail = down(writing_.last);
+  const bool begins_inside = filled_.first < writing_.first;
+  if (begins_inside) read_block(filled_.first);
+  if (tail != writing_.last && tail >= filled_.first && tail < filled_.last &&
+      !(begins_inside && tail == filled_.first))
+    read_block(tail);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::read_block(std::uint64_t first) {
+  await_writes({first, first + alignment_});
+  file_
+      .start_read(first, ring_.slot(filled_slot_).subspan(static_cast<std::size_t>(first - filled_.first), alignment_),
+                  at_)
+      .wait(at_);
+}
+
+template <tier_file_calls Files>
+void streamed_file<Files>::write_piece() {
+  if (filled_.first == filled_.last) return;
+  await_writes(filled_);  // two at once would be in no order
+  transfer& to = under_way_[filled_slot_];
+  to.writes = filled_;
+  to.moves = file_.start_write(
+      filled_.first, ring_.slot(filled_slot_).first(static_cast<std::size_t>(filled_.last - filled_.first)), at_);
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -55,15 +55,7 @@ template <tier_file_calls Calls>
 class unnamed_file {
  public:
   /// Takes `bytes` on the medium. Throws tier_file_error, and usage_error where they are no multiple of the alignment.
-  unnamed_file(std::string directory, std::size_t bytes, where at) : directory_(std::move(directory)) {
-    open(at);
-    try {
-      prepare(bytes, at);
-    } catch (...) {
-      close();
-      throw;
-    }
-  }
+  unnamed_file(std::string directory, std::size_t bytes, where at);
   unnamed_file(unnamed_file&& other) noexcept
       : directory_(std::move(other.directory_)),
         descriptor_(std::exchange(other.descriptor_, -1)),
@@ -77,61 +69,13 @@ class unnamed_file {
   [[nodiscard]] const file_medium& medium() const noexcept { return medium_; }
 
  private:
-  void open(where at) {
-    do {
-      descriptor_ = Calls::open_unnamed(directory_.c_str());
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ >= 0) return;
-    // Answers of file systems and kernels without O_TMPFILE.
-    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
-    const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      const std::string path = stem + std::to_string(attempt);
-      do {
-        descriptor_ = Calls::open_new(path.c_str());
-      } while (descriptor_ < 0 && errno == EINTR);
-      if (descriptor_ < 0 && errno == EEXIST) continue;  // of a killed process with the same number
-      if (descriptor_ < 0) refuse(errno, "", at);
-      if (Calls::unlink(path.c_str()) == 0) return;
-      const int code = errno;
-      close();
-      refuse(code, " (its name " + path + " cannot be removed)", at);
-    }
-    refuse(EEXIST, " (" + stem + "0 and 999 more)", at);
-  }
+  void open(where at);
 
-  void prepare(std::size_t bytes, where at) {
-    medium_.in_memory = Calls::in_memory(descriptor_);
-    const std::optional<std::size_t> told = Calls::direct_alignment(descriptor_);
-    if (medium_.in_memory)
-      medium_.why_buffered = "the directory is in memory (tmpfs)";
-    else if (told == std::size_t{0})
-      medium_.why_buffered = "the file system has no O_DIRECT for this file";
-    else if (told)
-      medium_.alignment = *told;
-    if (bytes % medium_.alignment != 0)
-      throw usage_error("a tier file of " + std::to_string(bytes) + " bytes: this is no multiple of " +
-                            std::to_string(medium_.alignment) + ", to which " + directory_ + " aligns",
-                        at);
-    if (bytes != 0) allocate(bytes, at);
-    if (!medium_.why_buffered.empty()) return;
-    medium_.direct = Calls::make_direct(descriptor_) == 0;
-    if (!medium_.direct) medium_.why_buffered = "O_DIRECT is refused: " + error_text(errno);
-  }
+  void prepare(std::size_t bytes, where at);
 
-  void allocate(std::size_t bytes, where at) {
-    int code = 0;
-    do {
-      code = Calls::allocate(descriptor_, static_cast<off_t>(bytes));
-    } while (code == EINTR);
-    if (code != 0)
-      throw tier_file_error(directory_, {tier_file_operation::allocate, fault_of(code), code, 0, bytes, 0, {}}, at);
-  }
+  void allocate(std::size_t bytes, where at);
 
-  [[noreturn]] void refuse(int code, std::string more, where at) const {
-    if (code == ENOENT || code == ENOTDIR) more += missing_folder(directory_ + "/");
-    throw tier_file_error(directory_, {tier_file_operation::open, fault_of(code), code, 0, 0, 0, std::move(more)}, at);
-  }
+  [[noreturn]] void refuse(int code, std::string more, where at) const;
 
   void close() noexcept {
     if (descriptor_ >= 0) static_cast<void>(Calls::close(descriptor_));
@@ -275,13 +219,7 @@ class tier_file {
   /// `slots` transfers are under way at once. Throws tier_file_error where the directory is missing or full, or a ring
   /// was asked for and is refused.
   tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count,
-            file_access way = file_access::best, where at = where::current())
-      : file_(directory, bytes, at), bytes_(bytes) {
-    if (slot_count == 0 || slot_count > most_slots)
-      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
-    static_cast<file_medium&>(access_) = file_.medium();
-    start(slot_count, way, at);
-  }
+            file_access way = file_access::best, where at = where::current());
   tier_file(tier_file&&) noexcept = default;
   tier_file& operator=(tier_file&&) = delete;  // it would close a file that is still written to
 
@@ -311,35 +249,123 @@ class tier_file {
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return transfers_->waits_for_slot(); }
 
  private:
-  void start(std::size_t slot_count, file_access way, where at) {
-    // A direct file is moved by whole blocks, a buffered one by bytes.
-    const std::size_t granularity = access_.direct ? access_.alignment : 1;
-    if (way != file_access::thread) {
-      auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
-                                                                         granularity);
-      if (ring->refusal().empty()) {
-        access_.way = file_access::ring;
-        transfers_ = std::move(ring);
-        return;
-      }
-      if (way == file_access::ring) refuse_start(0, ring->refusal(), at);
-      access_.why_thread = ring->refusal();
-    }
-    try {
-      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
-    } catch (const std::system_error& problem) {
-      refuse_start(problem.code().value(), " (for its thread)", at);
-    }
-  }
+  void start(std::size_t slot_count, file_access way, where at);
 
-  [[noreturn]] void refuse_start(int code, const std::string& why, where at) const {
-    throw tier_file_error(directory(), {tier_file_operation::start, tier_file_fault::system, code, 0, 0, 0, why}, at);
-  }
+  [[noreturn]] void refuse_start(int code, const std::string& why, where at) const;
 
   unnamed_file<Calls> file_;
   std::size_t bytes_;
   tier_file_access access_;
   std::unique_ptr<file_transfers> transfers_;  // last: it uses the file
 };
+
+template <tier_file_calls Calls>
+unnamed_file<Calls>::unnamed_file(std::string directory, std::size_t bytes, where at)
+    : directory_(std::move(directory)) {
+  open(at);
+  try {
+    prepare(bytes, at);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::open(where at) {
+  do {
+    descriptor_ = Calls::open_unnamed(directory_.c_str());
+  } while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ >= 0) return;
+  // Answers of file systems and kernels without O_TMPFILE.
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
+  const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const std::string path = stem + std::to_string(attempt);
+    do {
+      descriptor_ = Calls::open_new(path.c_str());
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0 && errno == EEXIST) continue;  // of a killed process with the same number
+    if (descriptor_ < 0) refuse(errno, "", at);
+    if (Calls::unlink(path.c_str()) == 0) return;
+    const int code = errno;
+    close();
+    refuse(code, " (its name " + path + " cannot be removed)", at);
+  }
+  refuse(EEXIST, " (" + stem + "0 and 999 more)", at);
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::prepare(std::size_t bytes, where at) {
+  medium_.in_memory = Calls::in_memory(descriptor_);
+  const std::optional<std::size_t> told = Calls::direct_alignment(descriptor_);
+  if (medium_.in_memory)
+    medium_.why_buffered = "the directory is in memory (tmpfs)";
+  else if (told == std::size_t{0})
+    medium_.why_buffered = "the file system has no O_DIRECT for this file";
+  else if (told)
+    medium_.alignment = *told;
+  if (bytes % medium_.alignment != 0)
+    throw usage_error("a tier file of " + std::to_string(bytes) + " bytes: this is no multiple of " +
+                          std::to_string(medium_.alignment) + ", to which " + directory_ + " aligns",
+                      at);
+  if (bytes != 0) allocate(bytes, at);
+  if (!medium_.why_buffered.empty()) return;
+  medium_.direct = Calls::make_direct(descriptor_) == 0;
+  if (!medium_.direct) medium_.why_buffered = "O_DIRECT is refused: " + error_text(errno);
+}
+
+template <tier_file_calls Calls>
+void unnamed_file<Calls>::allocate(std::size_t bytes, where at) {
+  int code = 0;
+  do {
+    code = Calls::allocate(descriptor_, static_cast<off_t>(bytes));
+  } while (code == EINTR);
+  if (code != 0)
+    throw tier_file_error(directory_, {tier_file_operation::allocate, fault_of(code), code, 0, bytes, 0, {}}, at);
+}
+
+template <tier_file_calls Calls>
+[[noreturn]] void unnamed_file<Calls>::refuse(int code, std::string more, where at) const {
+  if (code == ENOENT || code == ENOTDIR) more += missing_folder(directory_ + "/");
+  throw tier_file_error(directory_, {tier_file_operation::open, fault_of(code), code, 0, 0, 0, std::move(more)}, at);
+}
+
+template <tier_file_calls Calls>
+tier_file<Calls>::tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count, file_access way,
+                            where at)
+    : file_(directory, bytes, at), bytes_(bytes) {
+  if (slot_count == 0 || slot_count > most_slots)
+    throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
+  static_cast<file_medium&>(access_) = file_.medium();
+  start(slot_count, way, at);
+}
+
+template <tier_file_calls Calls>
+void tier_file<Calls>::start(std::size_t slot_count, file_access way, where at) {
+  // A direct file is moved by whole blocks, a buffered one by bytes.
+  const std::size_t granularity = access_.direct ? access_.alignment : 1;
+  if (way != file_access::thread) {
+    auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
+                                                                       granularity);
+    if (ring->refusal().empty()) {
+      access_.way = file_access::ring;
+      transfers_ = std::move(ring);
+      return;
+    }
+    if (way == file_access::ring) refuse_start(0, ring->refusal(), at);
+    access_.why_thread = ring->refusal();
+  }
+  try {
+    transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
+  } catch (const std::system_error& problem) {
+    refuse_start(problem.code().value(), " (for its thread)", at);
+  }
+}
+
+template <tier_file_calls Calls>
+[[noreturn]] void tier_file<Calls>::refuse_start(int code, const std::string& why, where at) const {
+  throw tier_file_error(directory(), {tier_file_operation::start, tier_file_fault::system, code, 0, 0, 0, why}, at);
+}
 
 }  // namespace belay::inline BELAY_ABI

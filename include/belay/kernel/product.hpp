@@ -4,15 +4,16 @@
 // readings share one loop, and multiplied by a tile that fits the registers. Operands that are narrower than c are
 // converted as they are packed.
 //
-//   belay::kernel::blocked_products::product<float>(c, a, belay::transposed(b), 1, 0);  // c = a b^T
+//   belay::kernel::blocked_product<float>::run(c, a, belay::transposed(b), 1, 0);  // c = a b^T
 //
 // And products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float
 // over the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in
 // memory that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
 // shapes.
 //
-//   using products = belay::kernel::blocked_products;
-//   belay::kernel::mixed_product<products>(c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//   belay::kernel::mixed_product({}, c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//
+// A program with a BLAS names its functions, and they serve all products: `belay::host_products`.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,24 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The functions that multiply matrices on the host, of `floats` and of `doubles`: c = alpha a b + beta c, where the
+/// old c is not read if beta is 0. They are called with no empty matrix, from any thread. Without a function the
+/// library's blocked loop multiplies, which also reads operands that are narrower than c; a function gets those as
+/// panels of floats. All ranks name the same functions, or sums differ in their last bits.
+///
+///   belay::launch(world, body, {.products = {my_sgemm, my_dgemm}});
+struct host_products {
+  template <class T>
+  using function = void(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta);
+
+  function<float>* floats = nullptr;
+  function<double>* doubles = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -211,26 +230,20 @@ class blocked_product {
   static void store(T* to, vector values) noexcept { __builtin_memcpy(to, &values, sizeof values); }
 };
 
-/// The products of a kit that has no BLAS. A policy of one's own has the same function.
-struct blocked_products {
-  /// c = alpha a b + beta c. With beta 0 the old c is not read.
-  template <class T>
-  static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
-    blocked_product<T>::run(c, a, b, alpha, beta);
+/// c = alpha a b + beta c, of floats or doubles, by `by`. With beta 0 the old c is not read. No operand is empty.
+template <real T>
+void product(const host_products& by, operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (by.floats != nullptr) return by.floats(c, a, b, alpha, beta);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (by.doubles != nullptr) return by.doubles(c, a, b, alpha, beta);
   }
-  /// c = alpha a b + beta c, where a or b is narrower than c. With beta 0 the old c is not read.
-  template <class T, class A, class B>
-  requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
-                                                                               operand<const B> b, T alpha,
-                                                                               T beta) noexcept {
-    blocked_product<T, A, B>::run(c, a, b, alpha, beta);
-  }
-};
+  blocked_product<T>::run(c, a, b, alpha, beta);
+}
 
 /// Operands that a mixed product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands =
-    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
     std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
@@ -252,12 +265,6 @@ struct mixed_panels {
 };
 static_assert(sizeof(mixed_panels) == mixed_tile::bytes);
 
-/// Whether a policy of products reads narrower operands itself.
-template <class Products, class Number, class A, class B>
-concept reads_operands = requires(operand<Number> c, operand<const A> a, operand<const B> b, Number scalar) {
-  Products::product(c, a, b, scalar, scalar);
-};
-
 /// `count` rows of a matrix as it is read, or columns.
 template <class T>
 [[nodiscard]] constexpr operand<T> rows_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
@@ -277,13 +284,14 @@ template <class Number, class T>
   return {memory, x.rows, x.columns, x.columns, x.as};
 }
 
-/// c = alpha a b + beta c for a c of floats: by the products themselves, or panel by panel.
-template <class Products, stored_real A, stored_real B>
-void wide_product(operand<float> c, operand<const A> a, operand<const B> b, float alpha, float beta,
-                  mixed_panels& panels) {
-  if constexpr (reads_operands<Products, float, A, B>) {
-    Products::product(c, a, b, alpha, beta);
+/// c = alpha a b + beta c for a c of floats: by the blocked loop, or panel by panel by what multiplies floats.
+template <stored_real A, stored_real B>
+void wide_product(const host_products& by, operand<float> c, operand<const A> a, operand<const B> b, float alpha,
+                  float beta, mixed_panels& panels) {
+  if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
+    return product<float>(by, c, a, b, alpha, beta);
   } else {
+    if (by.floats == nullptr) return blocked_product<float, A, B>::run(c, a, b, alpha, beta);
     const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = least(mixed_tile::columns, c.columns - column);
@@ -293,8 +301,7 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
         for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
           const std::size_t rows = least(mixed_tile::rows, c.rows - row);
           const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
-          Products::product(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha,
-                            k == 0 ? beta : 1.0F);
+          by.floats(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F);
         }
       }
     }
@@ -303,22 +310,22 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
 
 /// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
 /// it returns.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta, mixed_panels& panels) {
+template <class C, class A, class B>
+requires mixed_operands<C, A, B>
+void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                   compute_type_t<C> alpha, compute_type_t<C> beta, mixed_panels& panels) {
   using number = compute_type_t<C>;
   static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
   if constexpr (real<C>) {
-    wide_product<Products, A, B>(c, a, b, alpha, beta, panels);
+    wide_product<A, B>(by, c, a, b, alpha, beta, panels);
   } else {
     number* const sums = panels.sums;
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
       for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
         const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<Products, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                                     columns_as_read(b, column, columns), alpha, 0, panels);
+        wide_product<A, B>(by, {sums, rows, columns, columns}, rows_as_read(a, row, rows),
+                           columns_as_read(b, column, columns), alpha, 0, panels);
         const operand<C> out = c.row_range(row, rows).column_range(column, columns);
         for (std::size_t i = 0; i < rows; ++i) {
           number* const from = sums + i * columns;
@@ -330,12 +337,12 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
   }
 }
 /// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta) {
+template <class C, class A, class B>
+requires mixed_operands<C, A, B>
+void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
+                   compute_type_t<C> alpha, compute_type_t<C> beta) {
   mixed_panels panels;
-  mixed_product<Products>(c, a, b, alpha, beta, panels);
+  mixed_product(by, c, a, b, alpha, beta, panels);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -32,6 +32,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
@@ -215,10 +216,7 @@ class parameter_base {
   [[nodiscard]] parameter_values<const T> values() const noexcept { return {value_, local_shape()}; }
 
   /// Calls `visit(global_offset, local_offset, count)` for every contiguous run of the local part, in order.
-  template <class Visit>
-  void each_run(Visit&& visit) const {
-    each_common_run(whole_box(spec_.shape.extents()), box_, visit);
-  }
+  void each_run(function_ref<void(std::size_t, std::size_t, std::size_t)> visit) const;
 
   /// Whether this rank keeps ranges of the local part only, the others being on its peers.
   [[nodiscard]] bool divided() const noexcept { return divided_; }
@@ -239,78 +237,23 @@ class parameter_base {
 
   /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order. One
   /// that is in a file or on a device comes in pieces, and goes back as `visit` leaves it.
-  template <class Visit>
-  void each_kept(Visit&& visit) const {
-    each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
-  }
+  void each_kept(function_ref<void(std::size_t, std::span<T>)> visit) const;
   /// Calls `visit(held_range)` for the same ranges, wherever they lie.
-  template <class Visit>
-  void each_kept_range(Visit&& visit) const {
-    if (!divided_) {
-      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
-      return;
-    }
-    for (const held_range<T>& range : held_)
-      if (range.count > 0) visit(range);
-  }
+  void each_kept_range(function_ref<void(const held_range<T>&)> visit) const;
   /// Calls `visit(global_offset, std::span<T>)` for every contiguous run of what this rank keeps, in order.
-  template <class Visit>
-  void each_held(Visit&& visit) const {
-    each_kept([&](std::size_t first, std::span<T> kept) {
-      each_run([&](std::size_t global, std::size_t local, std::size_t count) {
-        const std::size_t begin = first > local ? first : local;
-        const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
-        if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));
-      });
-    });
-  }
+  void each_held(function_ref<void(std::size_t, std::span<T>)> visit) const;
 
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
-  void initialise(std::uint64_t seed, where at = where::current()) {
-    if (spec_.first_values.how() == initial::initializer::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
-    fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
-  }
+  void initialise(std::uint64_t seed, where at = where::current());
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
-  template <class Filler>
-    requires std::invocable<Filler&, std::size_t, std::span<T>>
-  void fill(Filler&& filler, where at = where::current()) {
-    if (value_ == nullptr && !divided_ && local_size() != 0)
-      throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
-    each_held(filler);
-  }
+  void fill(function_ref<void(std::size_t, std::span<T>)> filler, where at = where::current());
 
  protected:
   /// `box_of(shape)` is the box held here, asked once the entries fit the shape.
-  template <class BoxOf>
-  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut, const BoxOf& box_of,
-                 where at)
-      : spec_(std::move(spec)), cut_(cut) {
-    if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
-    const std::size_t rank = spec_.shape.rank();
-    for (const placement_entry& each : entries)
-      if (each.cuts() && each.dimension >= rank)
-        throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
-                              " dimensions cannot be cut along dimension " + std::to_string(each.dimension),
-                          at);
-    const auto words = [&] {
-      return "parameter " + name() + ": " + shape_text(spec_.shape.extents()) + " elements of " +
-             std::to_string(sizeof(T)) + " bytes are";
-    };
-    static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
-    if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
-      throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
-                            " tensors, and dimension 1 cannot be cut into as many equal parts",
-                        at);
-    const tensor_box whole = whole_box(spec_.shape.extents());
-    box_ = box_of(std::as_const(spec_.shape));
-    if (!lies_in(box_, whole))
-      throw usage_error("parameter " + name() + ": box " + box_.text() + " lies outside of " + whole.text(), at);
-    local_shape_ = spec_.shape;
-    for (std::size_t d = 0; d < rank; ++d) local_shape_ = local_shape_.with(d, box_.sides[d].count());
-  }
+  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+                 function_ref<tensor_box(const parameter_shape&)> box_of, where at);
   ~parameter_base() = default;
   parameter_base(const parameter_base&) = delete;
   parameter_base& operator=(const parameter_base&) = delete;
@@ -471,11 +414,84 @@ struct layer_learning {
 };
 /// Of a layer that says itself whether it learns.
 template <class Layer>
-requires learning<typename Layer::learning_type>
+  requires learning<typename Layer::learning_type>
 struct layer_learning<Layer> {
   using type = typename Layer::learning_type;
 };
 template <class Layer>
 using layer_learning_t = typename layer_learning<Layer>::type;
+
+template <class T>
+void parameter_base<T>::each_run(function_ref<void(std::size_t, std::size_t, std::size_t)> visit) const {
+  each_common_run(whole_box(spec_.shape.extents()), box_, visit);
+}
+
+template <class T>
+void parameter_base<T>::each_kept(function_ref<void(std::size_t, std::span<T>)> visit) const {
+  each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
+}
+
+template <class T>
+void parameter_base<T>::each_kept_range(function_ref<void(const held_range<T>&)> visit) const {
+  if (!divided_) {
+    if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
+    return;
+  }
+  for (const held_range<T>& range : held_)
+    if (range.count > 0) visit(range);
+}
+
+template <class T>
+void parameter_base<T>::each_held(function_ref<void(std::size_t, std::span<T>)> visit) const {
+  each_kept([&](std::size_t first, std::span<T> kept) {
+    each_run([&](std::size_t global, std::size_t local, std::size_t count) {
+      const std::size_t begin = first > local ? first : local;
+      const std::size_t end = first + kept.size(), last = end < local + count ? end : local + count;
+      if (begin < last) visit(global + begin - local, kept.subspan(begin - first, last - begin));
+    });
+  });
+}
+
+template <class T>
+void parameter_base<T>::initialise(std::uint64_t seed, where at) {
+  if (spec_.first_values.how() == initial::initializer::filled)
+    throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
+  fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
+}
+
+template <class T>
+void parameter_base<T>::fill(function_ref<void(std::size_t, std::span<T>)> filler, where at) {
+  if (value_ == nullptr && !divided_ && local_size() != 0)
+    throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
+  each_held(filler);
+}
+
+template <class T>
+parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+                                  function_ref<tensor_box(const parameter_shape&)> box_of, where at)
+    : spec_(std::move(spec)), cut_(cut) {
+  if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
+  const std::size_t rank = spec_.shape.rank();
+  for (const placement_entry& each : entries)
+    if (each.cuts() && each.dimension >= rank)
+      throw usage_error("parameter " + name() + " of " + std::to_string(rank) +
+                            " dimensions cannot be cut along dimension " + std::to_string(each.dimension),
+                        at);
+  const auto words = [&] {
+    return "parameter " + name() + ": " + shape_text(spec_.shape.extents()) + " elements of " +
+           std::to_string(sizeof(T)) + " bytes are";
+  };
+  static_cast<void>((checked_size(spec_.shape.size()) * sizeof(T)).value(words, at));
+  if (!spec_.joins.empty() && (rank < 2 || spec_.shape[1] % spec_.joins.size() != 0))
+    throw usage_error("parameter " + name() + " joins " + std::to_string(spec_.joins.size()) +
+                          " tensors, and dimension 1 cannot be cut into as many equal parts",
+                      at);
+  const tensor_box whole = whole_box(spec_.shape.extents());
+  box_ = box_of(spec_.shape);
+  if (!lies_in(box_, whole))
+    throw usage_error("parameter " + name() + ": box " + box_.text() + " lies outside of " + whole.text(), at);
+  local_shape_ = spec_.shape;
+  for (std::size_t d = 0; d < rank; ++d) local_shape_ = local_shape_.with(d, box_.sides[d].count());
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -16,6 +16,7 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
@@ -61,40 +62,51 @@ class rank_comparison {
   /// "rank 1: 10; ranks 0, 2: 30": the first word in which ranks differ. They are ranks of the world where the group
   /// knows these.
   template <class Group>
-  [[nodiscard]] std::string text(const Group& group) const {
-    return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
-  }
+  [[nodiscard]] std::string text(const Group& group) const;
   /// "rank 1 and ranks 0, 2", without the words, for hashes.
   template <class Group>
-  [[nodiscard]] std::string ranks(const Group& group) const {
-    return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
-  }
+  [[nodiscard]] std::string ranks(const Group& group) const;
 
  private:
-  template <class Group, class Describe>
-  [[nodiscard]] std::string each_word(const Group& group, Describe describe, const char* between) const {
-    std::vector<int> numbers(static_cast<std::size_t>(group.size()));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    if constexpr (requires { group.members(); }) numbers.assign(group.members().begin(), group.members().end());
-    std::string out;
-    std::vector<bool> listed(numbers.size());
-    for (std::size_t r = 0; r < numbers.size(); ++r) {
-      const std::uint64_t word = words_[r * count_ + first_];
-      if (listed[r] || word == abstains) continue;
-      std::vector<int> agreeing;
-      for (std::size_t other = r; other < numbers.size(); ++other) {
-        if (words_[other * count_ + first_] != word) continue;
-        listed[other] = true;
-        agreeing.push_back(numbers[other]);
-      }
-      out += (out.empty() ? "" : between) + ranks_text(agreeing) + describe(word);
-    }
-    return out;
-  }
+  template <class Group>
+  [[nodiscard]] std::string each_word(const Group& group, function_ref<std::string(std::uint64_t)> describe,
+                                      const char* between) const;
 
   std::vector<std::uint64_t> words_;  // by rank, `count_` words each
   std::size_t count_ = 0;
   std::size_t first_ = 0;
 };
+
+template <class Group>
+std::string rank_comparison::text(const Group& group) const {
+  return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+}
+
+template <class Group>
+std::string rank_comparison::ranks(const Group& group) const {
+  return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
+}
+
+template <class Group>
+std::string rank_comparison::each_word(const Group& group, function_ref<std::string(std::uint64_t)> describe,
+                                       const char* between) const {
+  std::vector<int> numbers(static_cast<std::size_t>(group.size()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if constexpr (requires { group.members(); }) numbers.assign(group.members().begin(), group.members().end());
+  std::string out;
+  std::vector<bool> listed(numbers.size());
+  for (std::size_t r = 0; r < numbers.size(); ++r) {
+    const std::uint64_t word = words_[r * count_ + first_];
+    if (listed[r] || word == abstains) continue;
+    std::vector<int> agreeing;
+    for (std::size_t other = r; other < numbers.size(); ++other) {
+      if (words_[other * count_ + first_] != word) continue;
+      listed[other] = true;
+      agreeing.push_back(numbers[other]);
+    }
+    out += (out.empty() ? "" : between) + ranks_text(agreeing) + describe(word);
+  }
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI

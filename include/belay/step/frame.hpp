@@ -112,6 +112,12 @@ struct invocation {
   /// one else needs stays in registers.
   [[noreturn, gnu::cold]] static void refuse_output(invocation call, const char* when, const char* file, int line);
 
+  /// Usage errors of a parameter that is read or added to, and has no memory, and of one that is added to in a forward.
+  [[noreturn, gnu::cold]] void refuse_unbound(const std::string& parameter, const char* what, bool divided) const;
+  [[noreturn, gnu::cold]] void refuse_adding(const std::string& parameter) const;
+  /// "scratch of layer 'head' (micro-batch 0)": memory of this call, in words.
+  [[nodiscard, gnu::cold]] std::string owner_text(const char* what) const;
+
   /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
   [[noreturn, gnu::cold]] void rethrow(const char* what) const;
   /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
@@ -341,25 +347,21 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <class Parameter>
   [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
     if (rehearsing()) return;
-    const char* why =
-        "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
-    if constexpr (requires { parameter.divided(); })
-      if (parameter.divided()) why = "and is divided among ranks: wrap the layer in belay::gathers{layer, store}";
-    throw usage_error("parameter " + printable(parameter.name()) + " is " + what + " in layer '" +
-                          printable(call_->layer) + "', " + why,
-                      call_->at);
+    bool divided = false;
+    if constexpr (requires { parameter.divided(); }) divided = parameter.divided();
+    call_->refuse_unbound(printable(parameter.name()), what, divided);
+  }
+  [[gnu::noinline]] void give_memory_to(contribution_target& target) {
+    engine_->compute().wait(target.before_memory());
+    engine_->compute().wait(target.give_memory(call_->at));
   }
   template <class Parameter>
   void list(Parameter& parameter) {
     if (contributions_ == nullptr) [[unlikely]]
-      throw usage_error("parameter " + printable(parameter.name()) + " is added to in a forward of layer '" +
-                            printable(call_->layer) + "': gradients are added to in its backward",
-                        call_->at);
+      call_->refuse_adding(printable(parameter.name()));
     contribution_target* const target = parameter.contribution();
-    if (target != nullptr && target->needs_memory()) [[unlikely]] {
-      engine_->compute().wait(target->before_memory());
-      engine_->compute().wait(target->give_memory(call_->at));
-    }
+    if (target != nullptr && target->needs_memory()) [[unlikely]]
+      give_memory_to(*target);
     if (parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0) [[unlikely]]
       refuse_unbound(parameter, "added to");
     if (target != nullptr) contributions_->add(*target);
@@ -383,9 +385,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   template <class T, std::size_t Rank>
   [[nodiscard]] std::size_t bytes_of(const extents<Rank>& shape, const char* what) const {
-    const auto owner = [&] {
-      return std::string(what) + " of layer '" + layer() + "' (micro-batch " + std::to_string(micro_batch()) + ")";
-    };
+    const auto owner = [&] { return call_->owner_text(what); };
     return tensor_bytes<T>(shape, owner, call_->at);
   }
 

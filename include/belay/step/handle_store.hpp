@@ -100,21 +100,20 @@ class handle_store {
       return true;
   }
   [[nodiscard]] std::size_t expect(std::size_t index, where at) const {
-    if (index < size()) return index;
-    throw usage_error(
-        "a handle store of " + std::to_string(size()) + " slots was asked for slot " + std::to_string(index), at);
+    if (index >= size()) [[unlikely]]
+      handle_refusals::no_slot(size(), index, at);
+    return index;
   }
   [[nodiscard]] std::size_t expect_held(std::size_t index, where at) const {
-    if (slots_[expect(index, at)].held) return index;
-    throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
+    if (!slots_[expect(index, at)].held) [[unlikely]]
+      handle_refusals::empty(index, at);
+    return index;
   }
   [[noreturn]] static void refuse(std::size_t index, const Handle& held, where at) {
-    std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
-    if constexpr (requires { held.call().layer; }) {
-      text += ": that of layer '" + printable(held.call().layer) + "' (micro-batch " +
-              std::to_string(held.call().micro_batch) + ") opened at " + held.call().at.text();
-    }
-    throw usage_error(text + "; take it first", at);
+    if constexpr (requires { held.call().layer; })
+      handle_refusals::owes(index, &held.call(), at);
+    else
+      handle_refusals::owes(index, nullptr, at);
   }
 
   std::vector<handle_slot> slots_;

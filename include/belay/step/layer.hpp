@@ -201,6 +201,37 @@ template <class Layer>
 /// its output (what is offloaded, or let go of).
 enum class residue_use : std::uint8_t { until_backward, dropped };
 
+/// The output of a call, for `expect_kept`.
+struct output_bytes {
+  /// Its first byte, the bytes of the call's input, and whether memory that it may lie in is dropped with what the
+  /// forward returned.
+  const void* first;
+  const std::byte* input;
+  std::size_t input_bytes;
+  bool owner_dropped;
+};
+
+/// The part of `expect_kept` that knows no layer.
+template <class Engine>
+void expect_kept_of(const Engine& engine, const invocation& call, const invocation_memory& memory,
+                    const output_bytes& of) {
+  const auto& activations = engine.activations();
+  if (activations.holds(memory.kept, of.first) || activations.holds(memory.remembered, of.first)) return;
+  if (!std::less<>()(of.first, static_cast<const void*>(of.input)) &&
+      std::less<>()(of.first, static_cast<const void*>(of.input + of.input_bytes)))
+    return;
+  const auto refuse = [&](const char* why) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
+                          ": make it by belay::keep<T>(frame, shape)",
+                      call.at);
+  };
+  if (engine.is_of_steps(of.first))
+    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
+  if (of.owner_dropped)
+    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+
 /// Throws usage_error, with the layer, where the output of its forward ends before those who read it. It may be in what
 /// its call has kept or remembered, in its input, or in memory that outlives the step, such as a parameter, a constant
 /// or a buffer of the caller. Memory that the residue may own is no place for the output where the residue is dropped:
@@ -210,22 +241,9 @@ void expect_kept(const Engine& engine, const invocation& call, const invocation_
                  const Input& input, residue_use use) {
   const void* const first = residue.out.data();
   if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = engine.activations();
-  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
-  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
-  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
-      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
-    return;
-  const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
-                          ": make it by belay::keep<T>(frame, shape)",
-                      call.at);
-  };
-  if (engine.is_of_steps(first))
-    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
-  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
-    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+  expect_kept_of(engine, call, memory,
+                 {first, reinterpret_cast<const std::byte*>(input.data()), input.size_bytes(),
+                  use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>});
 }
 template <class Engine, class Residue, class Input>
 void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {

@@ -58,16 +58,7 @@ class offloaded_activations {
   /// a file in `files.folder`, and pass through a ring in tier host. Throws tier_file_error where the file cannot be
   /// made, usage_error where it has no folder.
   template <class Run>
-  offloaded_activations(Run& run, tier lower, const file_memory& files = {}, where at = where::current())
-      : engine_(&run.engine()), tier_(lower), files_(files) {
-    if (lower == tier::device) return;
-    if (lower == tier::file)
-      lease_in_file(run, at);
-    else
-      lower_ = &run.step_memory("activations", lower);
-    order_ = &run.rehearsed_returns();
-    static_cast<void>(engine_->copies());  // made before the first step
-  }
+  offloaded_activations(Run& run, tier lower, const file_memory& files = {}, where at = where::current());
   offloaded_activations(const offloaded_activations&) = delete;  // layers point to it
   offloaded_activations& operator=(const offloaded_activations&) = delete;
 
@@ -75,48 +66,7 @@ class offloaded_activations {
   /// where its backward reads it. The output's own memory stays until `let_go`. Returns the call's number. Throws
   /// budget_error, and usage_error where the output is in the memory of the input.
   [[nodiscard]] std::uint32_t offload(frame<Engine>& call, std::span<const std::byte> output, output_use use,
-                                      std::span<const std::byte> input) {
-    if (lower_ == nullptr) return nothing;
-    const where at = call.call().at;
-    expect_own(call, output, input);
-    begin();
-    retire(at);
-    const std::uint32_t number = next_++;
-    if (number == calls_.size()) calls_.emplace_back();
-    one_call& one = calls_[number];
-    one.ranges.clear();
-    one.places.clear();
-    one.is = offload_state::stayed;
-    one.use = use;
-    one.input = input;
-    invocation_memory& memory = call.memory();
-    take_all_but(output, memory.kept, one);
-    if (order_->expected.next() == number) {
-      one.ranges.clear();
-      one.places.clear();
-      return number;
-    }
-    take_all_but({}, memory.remembered, one);
-    if (use == output_use::read) add(one, output);
-    add(one, input);
-    if (one.bytes() == 0) return number;
-    one.block = lower_->lease_bytes(in_lower_bytes(one), one.in_lower, at);
-    auto& copies = engine_->copies();
-    copies.wait(engine_->compute().record(), at);
-    if (tier_ == tier::file)
-      write(one, at);
-    else
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
-    one.copied = copies.record();
-    if (use == output_use::unread && !output.empty()) {
-      one.ranges.push_back({output.data(), output.size(), nullptr});
-      one.places.push_back(not_copied);
-    }
-    one.is = offload_state::leaving;
-    leaving_ = number;
-    return number;
-  }
+                                      std::span<const std::byte> input);
 
   /// For `offloads`: the memory of a call's output is free when what has left since has been copied.
   void let_go(std::uint32_t number, lease_chain& output) {
@@ -126,41 +76,11 @@ class offloaded_activations {
   }
   /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
   /// copied. In tier device it stays.
-  void let_go(lease_chain& output) {
-    if (lower_ == nullptr) return;
-    auto& device = engine_->activations();
-    const std::uint32_t next = order_->expected.next();
-    // A call that stays reads its input where that is.
-    if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
-      return device.append(output, calls_[next].on_device);
-    if (leaving_ == nothing) return device.release(output);
-    device.append(output, calls_[leaving_].let_go);
-  }
+  void let_go(lease_chain& output);
 
   /// For `offloads`, before a backward: what the call has kept is on the device in later work of the compute stream,
   /// where the relocation says. The call that is next in the plan is started on its way back.
-  [[nodiscard]] relocation restore(std::uint32_t number, where at) {
-    if (number == nothing) return relocation({});
-    one_call& one = calls_[number];
-    const bool in_order = order_->expected.advance(number);
-    if (engine_->rehearsing()) order_->found.note(number);
-    if (leaving_ != nothing)
-      leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
-    if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
-    count(one, in_order);
-    if (one.is == offload_state::away) start(one, at);
-    if (one.is == offload_state::returning) {
-      engine_->copies().let_wait(engine_->compute(), one.back, at);
-      lower_->release(one.in_lower);
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
-      one.is = offload_state::back;
-    }
-    if (started_ == number) started_ = nothing;
-    start_next(at);
-    return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
-                                                    : std::span<const relocation::moved_range>());
-  }
+  [[nodiscard]] relocation restore(std::uint32_t number, where at);
   /// The call's backward has been queued.
   void end(std::uint32_t number) noexcept {
     if (number == nothing) return;
@@ -168,14 +88,7 @@ class offloaded_activations {
     calls_[number].is = offload_state::over;
   }
   /// The call has no backward.
-  void drop(std::uint32_t number, where at) {
-    if (number == nothing) return;
-    one_call& one = calls_[number];
-    if (leaving_ == number) cancel_offload(at);
-    if (started_ == number) cancel_restore(at);
-    lower_->release(one.in_lower);
-    end(number);
-  }
+  void drop(std::uint32_t number, where at);
 
   /// The lower tier.
   [[nodiscard]] tier where_they_are() const noexcept { return tier_; }
@@ -212,83 +125,20 @@ class offloaded_activations {
                                       std::size_t bytes) noexcept {
     return !what.empty() && what.data() >= first && what.data() < first + bytes;
   }
-  static void add(one_call& one, std::span<const std::byte> what) {
-    if (what.empty()) return;
-    one.places.push_back(one.bytes());
-    one.ranges.push_back({what.data(), what.size(), nullptr});
-  }
+  static void add(one_call& one, std::span<const std::byte> what);
   // All leases of `chain` but the one that holds `output`, which stays in it.
-  void take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one) {
-    auto& device = engine_->activations();
-    lease_chain rest = std::exchange(chain, {});
-    const std::byte* const first = device.memory().data();
-    const std::byte* stays = nullptr;
-    device.offsets().each(rest, [&](std::size_t offset, std::size_t bytes) {
-      if (begins_in(output, first + offset, bytes))
-        stays = first + offset;
-      else
-        add(one, {first + offset, bytes});
-    });
-    if (stays != nullptr) static_cast<void>(device.transfer(stays, rest, chain));
-    device.append(rest, one.on_device);
-  }
-  [[nodiscard]] bool holds(const lease_chain& chain, std::span<const std::byte> what) const {
-    const std::byte* const first = engine_->activations().memory().data();
-    bool found = false;
-    engine_->activations().offsets().each(
-        chain, [&](std::size_t offset, std::size_t bytes) { found = found || begins_in(what, first + offset, bytes); });
-    return found;
-  }
-  void expect_own(const frame<Engine>& call, std::span<const std::byte> output,
-                  std::span<const std::byte> input) const {
-    const auto refuse = [&](const char* why) {
-      throw usage_error("layer '" + printable(call.layer()) + "' is offloaded, " + why, call.call().at);
-    };
-    if (&call.engine() != engine_) refuse("and runs in a step of another run");
-    if (begins_in(output, input.data(), input.size()))
-      refuse("and its output is in the memory of its input, which is another layer's: copy it");
-  }
+  void take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one);
+  [[nodiscard]] bool holds(const lease_chain& chain, std::span<const std::byte> what) const;
+  void expect_own(const frame<Engine>& call, std::span<const std::byte> output, std::span<const std::byte> input) const;
 
-  void begin() {
-    if (engine_->epoch() == epoch_) return;
-    epoch_ = engine_->epoch();
-    if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
-    if (tier_ == tier::file && lower_->memory().size_bytes() != file_bytes_) make_file(engine_->step_site());
-    for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
-    next_ = 0;
-    leaving_ = started_ = nothing;
-    order_->expected.begin();
-    if (engine_->rehearsing()) order_->found = {};
-  }
+  void begin();
 
   // What streams have queued points to the file, so a run keeps it.
   using file_type = std::optional<streamed_file<>>;
   template <class Run>
-  void lease_in_file(Run& run, where at) {
-    if (files_.folder.empty())
-      throw usage_error(
-          "activations in tier file have no folder: belay::offloaded_activations{run, "
-          "belay::tier::file, {.folder = ...}}",
-          at);
-    const file_medium medium = medium_of(files_.folder, at);
-    sizes_ = streamed_layout(medium.alignment, files_.piece);
-    lower_ =
-        &run.step_memory("activations", tier::file, medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    ring_ = run.template lease<std::byte>(tier::host, sizes_.whole_ring_bytes(), "activation ring", at);
-    file_ = std::make_shared<file_type>();
-    run.keep(file_);
-    make_file(at);
-  }
+  void lease_in_file(Run& run, where at);
   // Of the size that was planned, which is another one when a step is replayed with more room.
-  void make_file(where at) {
-    file_bytes_ = lower_->memory().size_bytes();
-    if (!engine_->rehearsing()) {
-      file_->reset();
-      if (file_bytes_ == 0) return;
-      file_->emplace(files_, file_bytes_, sizes_, ring_, at);
-      (*file_)->set_host_view(engine_->access(at));
-    }
-  }
+  void make_file(where at);
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
     return tier_ == tier::file ? sizes_.rounded(one.bytes()) : one.bytes();
   }
@@ -296,75 +146,17 @@ class offloaded_activations {
     return static_cast<std::uint64_t>(one.block - lower_->memory().data());
   }
   // A block is whole blocks of the medium: one piece after the other is put together in a slot, and written.
-  void write(const one_call& one, where at) {
-    if (!engine_->rehearsing()) {
-      auto& copies = engine_->copies();
-      auto* const file = &**file_;
-      const std::uint64_t first = place_in_file(one);
-      copies.run([file, first, bytes = in_lower_bytes(one), at] { file->begin_write(first, bytes, at); });
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        copies.run([file, to = first + one.places[i], from = one.ranges[i].first, bytes = one.ranges[i].bytes] {
-          file->put(to, from, bytes);
-        });
-      copies.run([file] { file->end_write(); });
-    }
-  }
-  void read(const one_call& one, where at) {
-    if (!engine_->rehearsing()) {
-      auto& copies = engine_->copies();
-      auto* const file = &**file_;
-      const std::uint64_t first = place_in_file(one);
-      copies.run([file, first, bytes = one.bytes(), at] { file->begin_read(first, bytes, at); });
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        if (one.places[i] != not_copied)
-          copies.run([file, from = first + one.places[i], to = one.returned + one.places[i],
-                      bytes = one.ranges[i].bytes] { file->get(to, from, bytes); });
-    }
-  }
+  void write(const one_call& one, where at);
+  void read(const one_call& one, where at);
 
   // The memory of what leaves is free in the order of the compute stream.
-  void retire(where at) {
-    if (leaving_ == nothing) return;
-    one_call& one = calls_[std::exchange(leaving_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.copied, at);
-    engine_->activations().release(one.on_device);
-    engine_->activations().release(one.let_go);
-    one.is = offload_state::away;
-  }
+  void retire(where at);
   // What leaves is wanted next: it stays where it is.
-  void cancel_offload(where at) {
-    one_call& one = calls_[std::exchange(leaving_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.copied, at);
-    engine_->activations().append(one.let_go, one.on_device);  // its input is among them
-    lower_->release(one.in_lower);
-    one.is = offload_state::stayed;
-  }
-  void start(one_call& one, where at) {
-    one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
-    auto& copies = engine_->copies();
-    copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
-    if (tier_ == tier::file)
-      read(one, at);
-    else
-      for (std::size_t i = 0; i < one.ranges.size(); ++i)
-        if (one.places[i] != not_copied)
-          copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
-    one.back = copies.record();
-    one.is = offload_state::returning;
-  }
-  void start_next(where at) {
-    const std::uint32_t next = order_->expected.next();
-    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
-    start(calls_[next], at);
-    started_ = next;
-  }
+  void cancel_offload(where at);
+  void start(one_call& one, where at);
+  void start_next(where at);
   // What was started gives way to a call that the plan does not have here.
-  void cancel_restore(where at) {
-    one_call& one = calls_[std::exchange(started_, nothing)];
-    engine_->copies().let_wait(engine_->compute(), one.back, at);
-    engine_->activations().release(one.on_device);
-    one.is = offload_state::away;
-  }
+  void cancel_restore(where at);
   void count(const one_call& one, bool in_order) noexcept {
     ++(one.is == offload_state::stayed      ? counts_.stayed
        : one.is == offload_state::returning ? counts_.prefetched
@@ -501,5 +293,271 @@ class offloads : public learning_of_wrapped<Layer> {
   Layer* layer_;
   Activations* activations_;
 };
+
+template <class Engine>
+std::uint32_t offloaded_activations<Engine>::offload(frame<Engine>& call, std::span<const std::byte> output,
+                                                     output_use use, std::span<const std::byte> input) {
+  if (lower_ == nullptr) return nothing;
+  const where at = call.call().at;
+  expect_own(call, output, input);
+  begin();
+  retire(at);
+  const std::uint32_t number = next_++;
+  if (number == calls_.size()) calls_.emplace_back();
+  one_call& one = calls_[number];
+  one.ranges.clear();
+  one.places.clear();
+  one.is = offload_state::stayed;
+  one.use = use;
+  one.input = input;
+  invocation_memory& memory = call.memory();
+  take_all_but(output, memory.kept, one);
+  if (order_->expected.next() == number) {
+    one.ranges.clear();
+    one.places.clear();
+    return number;
+  }
+  take_all_but({}, memory.remembered, one);
+  if (use == output_use::read) add(one, output);
+  add(one, input);
+  if (one.bytes() == 0) return number;
+  one.block = lower_->lease_bytes(in_lower_bytes(one), one.in_lower, at);
+  auto& copies = engine_->copies();
+  copies.wait(engine_->compute().record(), at);
+  if (tier_ == tier::file)
+    write(one, at);
+  else
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      copies.copy(one.block + one.places[i], one.ranges[i].first, one.ranges[i].bytes);
+  one.copied = copies.record();
+  if (use == output_use::unread && !output.empty()) {
+    one.ranges.push_back({output.data(), output.size(), nullptr});
+    one.places.push_back(not_copied);
+  }
+  one.is = offload_state::leaving;
+  leaving_ = number;
+  return number;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::let_go(lease_chain& output) {
+  if (lower_ == nullptr) return;
+  auto& device = engine_->activations();
+  const std::uint32_t next = order_->expected.next();
+  // A call that stays reads its input where that is.
+  if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
+    return device.append(output, calls_[next].on_device);
+  if (leaving_ == nothing) return device.release(output);
+  device.append(output, calls_[leaving_].let_go);
+}
+
+template <class Engine>
+relocation offloaded_activations<Engine>::restore(std::uint32_t number, where at) {
+  if (number == nothing) return relocation({});
+  one_call& one = calls_[number];
+  const bool in_order = order_->expected.advance(number);
+  if (engine_->rehearsing()) order_->found.note(number);
+  if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
+  if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
+  count(one, in_order);
+  if (one.is == offload_state::away) start(one, at);
+  if (one.is == offload_state::returning) {
+    engine_->copies().let_wait(engine_->compute(), one.back, at);
+    lower_->release(one.in_lower);
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
+    one.is = offload_state::back;
+  }
+  if (started_ == number) started_ = nothing;
+  start_next(at);
+  return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
+                                                  : std::span<const relocation::moved_range>());
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::drop(std::uint32_t number, where at) {
+  if (number == nothing) return;
+  one_call& one = calls_[number];
+  if (leaving_ == number) cancel_offload(at);
+  if (started_ == number) cancel_restore(at);
+  lower_->release(one.in_lower);
+  end(number);
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::add(one_call& one, std::span<const std::byte> what) {
+  if (what.empty()) return;
+  one.places.push_back(one.bytes());
+  one.ranges.push_back({what.data(), what.size(), nullptr});
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::take_all_but(std::span<const std::byte> output, lease_chain& chain, one_call& one) {
+  auto& device = engine_->activations();
+  lease_chain rest = std::exchange(chain, {});
+  const std::byte* const first = device.memory().data();
+  const std::byte* stays = nullptr;
+  device.offsets().each(rest, [&](std::size_t offset, std::size_t bytes) {
+    if (begins_in(output, first + offset, bytes))
+      stays = first + offset;
+    else
+      add(one, {first + offset, bytes});
+  });
+  if (stays != nullptr) static_cast<void>(device.transfer(stays, rest, chain));
+  device.append(rest, one.on_device);
+}
+
+template <class Engine>
+bool offloaded_activations<Engine>::holds(const lease_chain& chain, std::span<const std::byte> what) const {
+  const std::byte* const first = engine_->activations().memory().data();
+  bool found = false;
+  engine_->activations().offsets().each(
+      chain, [&](std::size_t offset, std::size_t bytes) { found = found || begins_in(what, first + offset, bytes); });
+  return found;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::expect_own(const frame<Engine>& call, std::span<const std::byte> output,
+                                               std::span<const std::byte> input) const {
+  const auto refuse = [&](const char* why) {
+    throw usage_error("layer '" + printable(call.layer()) + "' is offloaded, " + why, call.call().at);
+  };
+  if (&call.engine() != engine_) refuse("and runs in a step of another run");
+  if (begins_in(output, input.data(), input.size()))
+    refuse("and its output is in the memory of its input, which is another layer's: copy it");
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::begin() {
+  if (engine_->epoch() == epoch_) return;
+  epoch_ = engine_->epoch();
+  if (lower_->offsets().live_bytes() > 0) lower_->reclaim();  // of handles that were lost
+  if (tier_ == tier::file && lower_->memory().size_bytes() != file_bytes_) make_file(engine_->step_site());
+  for (one_call& each : calls_) each.in_lower = each.on_device = each.let_go = {};
+  next_ = 0;
+  leaving_ = started_ = nothing;
+  order_->expected.begin();
+  if (engine_->rehearsing()) order_->found = {};
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::make_file(where at) {
+  file_bytes_ = lower_->memory().size_bytes();
+  if (!engine_->rehearsing()) {
+    file_->reset();
+    if (file_bytes_ == 0) return;
+    file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+    (*file_)->set_host_view(engine_->access(at));
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::write(const one_call& one, where at) {
+  if (!engine_->rehearsing()) {
+    auto& copies = engine_->copies();
+    auto* const file = &**file_;
+    const std::uint64_t first = place_in_file(one);
+    copies.run([file, first, bytes = in_lower_bytes(one), at] { file->begin_write(first, bytes, at); });
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      copies.run([file, to = first + one.places[i], from = one.ranges[i].first, bytes = one.ranges[i].bytes] {
+        file->put(to, from, bytes);
+      });
+    copies.run([file] { file->end_write(); });
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::read(const one_call& one, where at) {
+  if (!engine_->rehearsing()) {
+    auto& copies = engine_->copies();
+    auto* const file = &**file_;
+    const std::uint64_t first = place_in_file(one);
+    copies.run([file, first, bytes = one.bytes(), at] { file->begin_read(first, bytes, at); });
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      if (one.places[i] != not_copied)
+        copies.run([file, from = first + one.places[i], to = one.returned + one.places[i],
+                    bytes = one.ranges[i].bytes] { file->get(to, from, bytes); });
+  }
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::retire(where at) {
+  if (leaving_ == nothing) return;
+  one_call& one = calls_[std::exchange(leaving_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.copied, at);
+  engine_->activations().release(one.on_device);
+  engine_->activations().release(one.let_go);
+  one.is = offload_state::away;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::cancel_offload(where at) {
+  one_call& one = calls_[std::exchange(leaving_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.copied, at);
+  engine_->activations().append(one.let_go, one.on_device);  // its input is among them
+  lower_->release(one.in_lower);
+  one.is = offload_state::stayed;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::start(one_call& one, where at) {
+  one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
+  auto& copies = engine_->copies();
+  copies.wait(engine_->compute().record(), at);  // what the memory held before is used up
+  if (tier_ == tier::file)
+    read(one, at);
+  else
+    for (std::size_t i = 0; i < one.ranges.size(); ++i)
+      if (one.places[i] != not_copied)
+        copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
+  one.back = copies.record();
+  one.is = offload_state::returning;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::start_next(where at) {
+  const std::uint32_t next = order_->expected.next();
+  if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
+  start(calls_[next], at);
+  started_ = next;
+}
+
+template <class Engine>
+void offloaded_activations<Engine>::cancel_restore(where at) {
+  one_call& one = calls_[std::exchange(started_, nothing)];
+  engine_->copies().let_wait(engine_->compute(), one.back, at);
+  engine_->activations().release(one.on_device);
+  one.is = offload_state::away;
+}
+
+template <class Engine>
+template <class Run>
+offloaded_activations<Engine>::offloaded_activations(Run& run, tier lower, const file_memory& files, where at)
+    : engine_(&run.engine()), tier_(lower), files_(files) {
+  if (lower == tier::device) return;
+  if (lower == tier::file)
+    lease_in_file(run, at);
+  else
+    lower_ = &run.step_memory("activations", lower);
+  order_ = &run.rehearsed_returns();
+  static_cast<void>(engine_->copies());  // made before the first step
+}
+
+template <class Engine>
+template <class Run>
+void offloaded_activations<Engine>::lease_in_file(Run& run, where at) {
+  if (files_.folder.empty())
+    throw usage_error(
+        "activations in tier file have no folder: belay::offloaded_activations{run, "
+        "belay::tier::file, {.folder = ...}}",
+        at);
+  const file_medium medium = medium_of(files_.folder, at);
+  sizes_ = streamed_layout(medium.alignment, files_.piece);
+  lower_ = &run.step_memory("activations", tier::file, medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+  ring_ = run.template lease<std::byte>(tier::host, sizes_.whole_ring_bytes(), "activation ring", at);
+  file_ = std::make_shared<file_type>();
+  run.keep(file_);
+  make_file(at);
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -32,6 +32,15 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// The usage_errors of a store of handles, whatever these are.
+struct handle_refusals {
+  /// A slot that there is not, one that is empty, and one whose handle still owes. `held` is the call of that, or null
+  /// where a handle does not say.
+  [[noreturn, gnu::cold]] static void no_slot(std::size_t slot_count, std::size_t index, where at);
+  [[noreturn, gnu::cold]] static void empty(std::size_t index, where at);
+  [[noreturn, gnu::cold]] static void owes(std::size_t index, const invocation* held, where at);
+};
+
 /// The function whose backward is owed, and its place in the model. `name` outlives the step.
 struct owed_layer {
   /// The layer that owes, by name and number.

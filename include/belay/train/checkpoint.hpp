@@ -104,14 +104,10 @@ template <class Run, folders_policy Files = posix_files>
 class checkpoints final : public participant, public update_observer {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
-  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
-      : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
-    if (!enabled()) return;
-    ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
-                                          "checkpoint ring", at);
-  }
+  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current());
   checkpoints(const checkpoints&) = delete;
   checkpoints& operator=(const checkpoints&) = delete;
+  ~checkpoints();
 
   /// Whether there is a folder to write to; without one every call does nothing.
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
@@ -120,29 +116,14 @@ class checkpoints final : public participant, public update_observer {
   /// The values of a store's parameters, in whatever tier. What lies in tier file is read through memory of tier host,
   /// "checkpoint staging".
   template <saved_store Store>
-  void add(Store& store, where at = where::current()) {
-    expect_not_open(at);
-    if constexpr (requires { store.in_file(); })
-      if (enabled() && store.in_file()) lease_staging(at);
-    state_.add_values(store);
-    if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
-  }
+  void add(Store& store, where at = where::current());
   /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
   /// read through memory of tier host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
-  void add(Store& store, Optimizer& optimizer, where at = where::current()) {
-    expect_not_open(at);
-    if constexpr (requires { optimizer.state_tier(); })
-      if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
-    add(store, at);
-    state_.add_optimizer(store, optimizer);
-  }
+  void add(Store& store, Optimizer& optimizer, where at = where::current());
   /// State of one's own, under a name.
   template <saved_state State>
-  void add(std::string name, State& state, where at = where::current()) {
-    expect_not_open(at);
-    state_.add_user(std::move(name), state, at);
-  }
+  void add(std::string name, State& state, where at = where::current());
 
   /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
   /// checkpoint; then removes older ones than are kept. What cannot be removed stays, and is in `left`; links are never
@@ -151,45 +132,7 @@ class checkpoints final : public participant, public update_observer {
   /// together write each element of a tensor once; file_error where another run writes there or the system cannot say
   /// what the newest is, and then nothing is removed; or, with file, byte and tensor, what is damaged, missing or does
   /// not fit: then state is filled in part.
-  resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
-    resumed_run out;
-    if (!is_rehearsed(mesh_->control())) {
-      if (!enabled()) return out;
-      expect_same_manifests(at);
-      safetensors::file_agreement problems;
-      std::uint64_t newest[] = {0};
-      problems.attempt([&] {
-        if (!speaks()) return;
-        folder_.lock(at);
-        checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
-        out.swept = std::move(found.removed);
-        tell(found);
-        if (!found.committed.empty()) newest[0] = found.committed.back();
-        if (newest[0] != 0 && from == resume_from::nothing)
-          throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
-                                ": resume from it, or name another folder",
-                            at);
-      });
-      problems.agree(control(), at);
-      control().broadcast(std::span<std::uint64_t>(newest), 0, at);
-      if (newest[0] != 0) {
-        out.step = newest[0];
-        out.folder = folder_.path_of(newest[0]);
-        out.bytes_read =
-            load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
-        run_->engine().continue_after(out.step);
-        problems.attempt([&] {
-          if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
-        });
-        problems.agree(control(), at);
-      }
-      while (auto each = take_left()) out.left.push_back(*std::move(each));
-      layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
-      writer_.emplace(ring_, staging_);
-      last_started_ = out.step;
-    }
-    return out;
-  }
+  resumed_run open(resume_from from = resume_from::nothing, where at = where::current());
 
   /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
   /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
@@ -201,56 +144,19 @@ class checkpoints final : public participant, public update_observer {
   /// one that all ranks have written. True: a stop was asked for, this step's checkpoint is committed, and the loop is
   /// to end. A checkpoint that could not be written does not end the training; see `take_problem`. Collective. Throws
   /// file_error where that of a stop could not be written, usage_error before `open`.
-  [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
-    if (!enabled()) return false;
-    if (is_rehearsed(control())) {
-      held_ = state_.hold(at);
-      return false;
-    }
-    if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
-    const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
-    settle(heard, at);
-    const bool stops = heard.asked_to_stop > 0;
-    const bool due = options_.every > 0 && number % options_.every == 0;
-    const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
-    if (!stops) return false;
-    if (!begun) throw *std::exchange(problem_, std::nullopt);
-    close(at);
-    if (options_.stop != nullptr) options_.stop->note_followed();
-    return true;
-  }
+  [[nodiscard]] bool after(std::uint64_t number, where at = where::current());
 
   /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be; what
   /// was given up before is no error here.
-  void close(where at = where::current()) {
-    if (is_rehearsed(control()) || !writer_) return;
-    std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-    finish_writing(at);
-    writer_->wait_done();
-    safetensors::file_agreement problems;
-    problems.attempt([&] {
-      if (auto late = writer_->take_late_problem()) throw *late;
-      if (problem_) throw *problem_;
-    });
-    problems.agree(control(), at);
-    problem_ = std::move(before);
-  }
+  void close(where at = where::current());
 
   /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
   /// alike on all ranks but for a manifest and what is removed, which are rank 0's alone.
-  [[nodiscard]] std::optional<file_error> take_problem() {
-    if (writer_)
-      if (auto late = writer_->take_late_problem()) return late;
-    if (problem_) return std::exchange(problem_, std::nullopt);
-    return take_left();
-  }
+  [[nodiscard]] std::optional<file_error> take_problem();
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
   /// The state is about to change: returns when no write reads it any more.
-  void before_update(where = where::current()) override {
-    if (writer_) writer_->before_update();
-    held_.clear();
-  }
+  void before_update(where = where::current()) override;
 
   // A step asks its participants for these.
 
@@ -269,205 +175,39 @@ class checkpoints final : public participant, public update_observer {
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
   [[nodiscard]] bool speaks() const { return control().rank() == 0; }
 
-  void lease_staging(where at) {
-    if (staging_.empty())
-      staging_ = run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes,
-                                                 "checkpoint staging", at);
-  }
+  void lease_staging(where at);
   void expect_not_open(where at) const {
     if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
   }
   // `step` is what the folder's name says, where that is to be what is in it.
-  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
-    std::uint64_t bytes_read = 0;
-    if (!is_rehearsed(mesh_->control())) {
-      run_->engine().expect_between_steps(at);
-      before_update();
-      safetensors::file_agreement problems;
-      std::string text;
-      problems.attempt([&] {
-        if (speaks()) text = read_manifest_text<Files>(folder, at);
-      });
-      problems.agree(control(), at);
-      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
-      problems.attempt([&] {
-        std::vector<residency_hold> here = state_.hold(at);
-        manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
-        if (step && content.step != *step)
-          throw file_error(folder, 0,
-                           "holds the checkpoint of step " + std::to_string(content.step) +
-                               ", which its name does not say: give it its own name back, or remove it",
-                           at);
-        checkpoint_reader<Files> in(folder, std::move(content));
-        state_.load(in, kinds, at);
-        for (residency_hold& each : here) each.end(at);
-        bytes_read = in.bytes_read();
-      });
-      problems.agree(control(), at);
-    }
-    return bytes_read;
-  }
+  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at);
   // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
-  void expect_same_manifests(where at) const {
-    const std::string own = state_.described();
-    rank_comparison compared;
-    const std::uint64_t hash[] = {content_hash().add_text(own).value()};
-    if (!compared.differ(control(), hash, at)) return;
-    const std::string first = safetensors::broadcast_text(control(), own, 0, at);
-    std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
-    control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
-    const auto odd = static_cast<int>(other[0]);
-    throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
-                          "; rank " + std::to_string(odd) + " has " +
-                          safetensors::broadcast_text(control(), own, odd, at),
-                      at);
-  }
-  [[nodiscard]] declared_state declared() {
-    declared_state out;
-    state_.declare(out);
-    return out;
-  }
+  void expect_same_manifests(where at) const;
+  [[nodiscard]] declared_state declared();
 
-  [[nodiscard]] ballot own_ballot() const {
-    ballot out;
-    if (!enabled()) return out;
-    if (saving_ != 0) {
-      out.unwritten = writer_->done() ? 0 : 1;
-      out.unwritable = writer_->problem() ? 1 : 0;
-    }
-    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
-    return out;
-  }
-  [[nodiscard]] ballot vote(where at) const {
-    const ballot own = own_ballot();
-    std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
-    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    ballot all;
-    all.unwritten = sums[0];
-    all.unwritable = sums[1];
-    all.asked_to_stop = sums[2];
-    return all;
-  }
+  [[nodiscard]] ballot own_ballot() const;
+  [[nodiscard]] ballot vote(where at) const;
 
   // Commits or gives up what all ranks have finished.
-  void settle(const ballot& all, where at) {
-    if (saving_ == 0 || all.unwritten > 0) return;
-    if (all.unwritable > 0) return give_up(at);
-    const std::vector<std::uint32_t> checksums = layout_.gather_checksums(control(), writer_->files(), at);
-    if (speaks()) {
-      manifest content = layout_.content(*id_, saving_, checksums);
-      content.optimizers = std::move(captured_.optimizers);
-      content.states = std::move(captured_.states);
-      writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
-    }
-    saving_ = 0;
-    held_.clear();
-  }
+  void settle(const ballot& all, where at);
   // All ranks know why, and training goes on.
-  void give_up(where at) {
-    std::vector<std::string> names;
-    for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
-    checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
-    safetensors::file_agreement problems;
-    problems.attempt([&] {
-      if (const auto problem = writer_->problem()) throw *problem;
-    });
-    try {
-      problems.agree(control(), at);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-    }
-    if (speaks()) static_cast<void>(Files::remove_folder(folder_.path_of(saving_).c_str()));
-    saving_ = 0;
-    held_.clear();
-  }
-  void finish_writing(where at) {
-    if (saving_ == 0) return;
-    writer_->wait_done();
-    settle(vote(at), at);
-  }
+  void give_up(where at);
+  void finish_writing(where at);
 
   // What a phase has moved away is there until it is written. False: of some rank it cannot be, as all know.
-  [[nodiscard]] bool hold_state(where at) {
-    if (!state_.away()) return true;
-    safetensors::file_agreement problems;
-    problems.attempt([&] { held_ = state_.hold(at); });
-    try {
-      problems.agree(control(), at);
-      return true;
-    } catch (const file_error& problem) {
-      problem_ = problem;
-    }
-    held_.clear();
-    return false;
-  }
+  [[nodiscard]] bool hold_state(where at);
 
   // Tensors that several stages list have one value. False: some rank cannot read its own, as all know.
-  [[nodiscard]] bool compare_copies(where at) {
-    if (!layout_.has_copies()) return true;
-    safetensors::file_agreement problems;
-    std::vector<std::uint64_t> sums;
-    problems.attempt([&] {
-      file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
-      sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
-    });
-    try {
-      problems.agree(control(), at);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-      held_.clear();
-      return false;
-    }
-    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    try {
-      layout_.expect_equal_copies(sums, at);
-    } catch (...) {
-      held_.clear();
-      throw;
-    }
-    return true;
-  }
+  [[nodiscard]] bool compare_copies(where at);
 
   // False: it is given up.
-  [[nodiscard]] bool start(std::uint64_t number, where at) {
-    finish_writing(at);
-    run_->engine().synchronize(at);  // the last update
-    expect_same_manifests(at);
-    if (!hold_state(at)) return false;
-    if (!compare_copies(at)) return false;
-    if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
-    if (speaks()) captured_ = state_.capture(at);
-    saving_ = last_started_ = number;
-    const std::string folder = folder_.path_of(number);
-    writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
-    return true;
-  }
+  [[nodiscard]] bool start(std::uint64_t number, where at);
 
   // Rank 0, once all files are on their media. What comes after the commit is housekeeping, and ends no run.
-  void publish(const std::string& text, std::uint64_t step, where at) {
-    folder_.commit(step, text, at);
-    checkpoint_contents failed;
-    try {
-      tell(folder_.keep(options_.keep, at));
-      tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
-    } catch (const file_error& problem) {
-      failed.left.push_back(problem);
-    }
-    tell(failed);
-  }
+  void publish(const std::string& text, std::uint64_t step, where at);
   // Of each path once.
-  void tell(const checkpoint_contents& about) {
-    const std::lock_guard held(told_lock_);
-    for (const file_error& each : about.left)
-      if (told_.insert(each.path()).second) left_.push_back(each);
-  }
-  [[nodiscard]] std::optional<file_error> take_left() {
-    const std::lock_guard held(told_lock_);
-    if (left_.empty()) return std::nullopt;
-    file_error out = std::move(left_.front());
-    left_.erase(left_.begin());
-    return out;
-  }
+  void tell(const checkpoint_contents& about);
+  [[nodiscard]] std::optional<file_error> take_left();
 
   Run* run_;
   const mesh* mesh_;
@@ -489,6 +229,346 @@ class checkpoints final : public participant, public update_observer {
   std::vector<file_error> left_;                    // that is still to be told
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
+
+template <class Run, folders_policy Files>
+checkpoints<Run, Files>::checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at)
+    : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
+  if (!enabled()) return;
+  ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
+                                        "checkpoint ring", at);
+}
+
+template <class Run, folders_policy Files>
+checkpoints<Run, Files>::~checkpoints() = default;
+
+template <class Run, folders_policy Files>
+template <saved_store Store>
+void checkpoints<Run, Files>::add(Store& store, where at) {
+  expect_not_open(at);
+  if constexpr (requires { store.in_file(); })
+    if (enabled() && store.in_file()) lease_staging(at);
+  state_.add_values(store);
+  if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
+}
+
+template <class Run, folders_policy Files>
+template <saved_store Store, saved_optimizer Optimizer>
+void checkpoints<Run, Files>::add(Store& store, Optimizer& optimizer, where at) {
+  expect_not_open(at);
+  if constexpr (requires { optimizer.state_tier(); })
+    if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
+  add(store, at);
+  state_.add_optimizer(store, optimizer);
+}
+
+template <class Run, folders_policy Files>
+template <saved_state State>
+void checkpoints<Run, Files>::add(std::string name, State& state, where at) {
+  expect_not_open(at);
+  state_.add_user(std::move(name), state, at);
+}
+
+template <class Run, folders_policy Files>
+resumed_run checkpoints<Run, Files>::open(resume_from from, where at) {
+  resumed_run out;
+  if (!is_rehearsed(mesh_->control())) {
+    if (!enabled()) return out;
+    expect_same_manifests(at);
+    safetensors::file_agreement problems;
+    std::uint64_t newest[] = {0};
+    problems.attempt([&] {
+      if (!speaks()) return;
+      folder_.lock(at);
+      checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
+      out.swept = std::move(found.removed);
+      tell(found);
+      if (!found.committed.empty()) newest[0] = found.committed.back();
+      if (newest[0] != 0 && from == resume_from::nothing)
+        throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
+                              ": resume from it, or name another folder",
+                          at);
+    });
+    problems.agree(control(), at);
+    control().broadcast(std::span<std::uint64_t>(newest), 0, at);
+    if (newest[0] != 0) {
+      out.step = newest[0];
+      out.folder = folder_.path_of(newest[0]);
+      out.bytes_read =
+          load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
+      run_->engine().continue_after(out.step);
+      problems.attempt([&] {
+        if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
+      });
+      problems.agree(control(), at);
+    }
+    while (auto each = take_left()) out.left.push_back(*std::move(each));
+    layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
+    writer_.emplace(ring_, staging_);
+    last_started_ = out.step;
+  }
+  return out;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::after(std::uint64_t number, where at) {
+  if (!enabled()) return false;
+  if (is_rehearsed(control())) {
+    held_ = state_.hold(at);
+    return false;
+  }
+  if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
+  const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
+  settle(heard, at);
+  const bool stops = heard.asked_to_stop > 0;
+  const bool due = options_.every > 0 && number % options_.every == 0;
+  const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
+  if (!stops) return false;
+  if (!begun) throw *std::exchange(problem_, std::nullopt);
+  close(at);
+  if (options_.stop != nullptr) options_.stop->note_followed();
+  return true;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::close(where at) {
+  if (is_rehearsed(control()) || !writer_) return;
+  std::optional<file_error> before = std::exchange(problem_, std::nullopt);
+  finish_writing(at);
+  writer_->wait_done();
+  safetensors::file_agreement problems;
+  problems.attempt([&] {
+    if (auto late = writer_->take_late_problem()) throw *late;
+    if (problem_) throw *problem_;
+  });
+  problems.agree(control(), at);
+  problem_ = std::move(before);
+}
+
+template <class Run, folders_policy Files>
+std::optional<file_error> checkpoints<Run, Files>::take_problem() {
+  if (writer_)
+    if (auto late = writer_->take_late_problem()) return late;
+  if (problem_) return std::exchange(problem_, std::nullopt);
+  return take_left();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::before_update(where) {
+  if (writer_) writer_->before_update();
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::lease_staging(where at) {
+  if (staging_.empty())
+    staging_ =
+        run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes, "checkpoint staging", at);
+}
+
+template <class Run, folders_policy Files>
+std::uint64_t checkpoints<Run, Files>::load_step(const std::string& folder, state_kinds kinds,
+                                                 std::optional<std::uint64_t> step, where at) {
+  std::uint64_t bytes_read = 0;
+  if (!is_rehearsed(mesh_->control())) {
+    run_->engine().expect_between_steps(at);
+    before_update();
+    safetensors::file_agreement problems;
+    std::string text;
+    problems.attempt([&] {
+      if (speaks()) text = read_manifest_text<Files>(folder, at);
+    });
+    problems.agree(control(), at);
+    text = safetensors::broadcast_text(control(), std::move(text), 0, at);
+    problems.attempt([&] {
+      std::vector<residency_hold> here = state_.hold(at);
+      manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
+      if (step && content.step != *step)
+        throw file_error(folder, 0,
+                         "holds the checkpoint of step " + std::to_string(content.step) +
+                             ", which its name does not say: give it its own name back, or remove it",
+                         at);
+      checkpoint_reader<Files> in(folder, std::move(content));
+      state_.load(in, kinds, at);
+      for (residency_hold& each : here) each.end(at);
+      bytes_read = in.bytes_read();
+    });
+    problems.agree(control(), at);
+  }
+  return bytes_read;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::expect_same_manifests(where at) const {
+  const std::string own = state_.described();
+  rank_comparison compared;
+  const std::uint64_t hash[] = {content_hash().add_text(own).value()};
+  if (!compared.differ(control(), hash, at)) return;
+  const std::string first = safetensors::broadcast_text(control(), own, 0, at);
+  std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
+  control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
+  const auto odd = static_cast<int>(other[0]);
+  throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
+                        "; rank " + std::to_string(odd) + " has " +
+                        safetensors::broadcast_text(control(), own, odd, at),
+                    at);
+}
+
+template <class Run, folders_policy Files>
+declared_state checkpoints<Run, Files>::declared() {
+  declared_state out;
+  state_.declare(out);
+  return out;
+}
+
+template <class Run, folders_policy Files>
+ballot checkpoints<Run, Files>::own_ballot() const {
+  ballot out;
+  if (!enabled()) return out;
+  if (saving_ != 0) {
+    out.unwritten = writer_->done() ? 0 : 1;
+    out.unwritable = writer_->problem() ? 1 : 0;
+  }
+  out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
+  return out;
+}
+
+template <class Run, folders_policy Files>
+ballot checkpoints<Run, Files>::vote(where at) const {
+  const ballot own = own_ballot();
+  std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
+  control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  ballot all;
+  all.unwritten = sums[0];
+  all.unwritable = sums[1];
+  all.asked_to_stop = sums[2];
+  return all;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::settle(const ballot& all, where at) {
+  if (saving_ == 0 || all.unwritten > 0) return;
+  if (all.unwritable > 0) return give_up(at);
+  const std::vector<std::uint32_t> checksums = layout_.gather_checksums(control(), writer_->files(), at);
+  if (speaks()) {
+    manifest content = layout_.content(*id_, saving_, checksums);
+    content.optimizers = std::move(captured_.optimizers);
+    content.states = std::move(captured_.states);
+    writer_->then([this, text = manifest_text::of(content), step = saving_, at] { publish(text, step, at); });
+  }
+  saving_ = 0;
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::give_up(where at) {
+  std::vector<std::string> names;
+  for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
+  checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
+  safetensors::file_agreement problems;
+  problems.attempt([&] {
+    if (const auto problem = writer_->problem()) throw *problem;
+  });
+  try {
+    problems.agree(control(), at);
+  } catch (const file_error& problem) {
+    problem_ = problem;
+  }
+  if (speaks()) static_cast<void>(Files::remove_folder(folder_.path_of(saving_).c_str()));
+  saving_ = 0;
+  held_.clear();
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::finish_writing(where at) {
+  if (saving_ == 0) return;
+  writer_->wait_done();
+  settle(vote(at), at);
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::hold_state(where at) {
+  if (!state_.away()) return true;
+  safetensors::file_agreement problems;
+  problems.attempt([&] { held_ = state_.hold(at); });
+  try {
+    problems.agree(control(), at);
+    return true;
+  } catch (const file_error& problem) {
+    problem_ = problem;
+  }
+  held_.clear();
+  return false;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::compare_copies(where at) {
+  if (!layout_.has_copies()) return true;
+  safetensors::file_agreement problems;
+  std::vector<std::uint64_t> sums;
+  problems.attempt([&] {
+    file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
+    sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
+  });
+  try {
+    problems.agree(control(), at);
+  } catch (const file_error& problem) {
+    problem_ = problem;
+    held_.clear();
+    return false;
+  }
+  control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  try {
+    layout_.expect_equal_copies(sums, at);
+  } catch (...) {
+    held_.clear();
+    throw;
+  }
+  return true;
+}
+
+template <class Run, folders_policy Files>
+bool checkpoints<Run, Files>::start(std::uint64_t number, where at) {
+  finish_writing(at);
+  run_->engine().synchronize(at);  // the last update
+  expect_same_manifests(at);
+  if (!hold_state(at)) return false;
+  if (!compare_copies(at)) return false;
+  if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
+  if (speaks()) captured_ = state_.capture(at);
+  saving_ = last_started_ = number;
+  const std::string folder = folder_.path_of(number);
+  writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
+  return true;
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::publish(const std::string& text, std::uint64_t step, where at) {
+  folder_.commit(step, text, at);
+  checkpoint_contents failed;
+  try {
+    tell(folder_.keep(options_.keep, at));
+    tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
+  } catch (const file_error& problem) {
+    failed.left.push_back(problem);
+  }
+  tell(failed);
+}
+
+template <class Run, folders_policy Files>
+void checkpoints<Run, Files>::tell(const checkpoint_contents& about) {
+  const std::lock_guard held(told_lock_);
+  for (const file_error& each : about.left)
+    if (told_.insert(each.path()).second) left_.push_back(each);
+}
+
+template <class Run, folders_policy Files>
+std::optional<file_error> checkpoints<Run, Files>::take_left() {
+  const std::lock_guard held(told_lock_);
+  if (left_.empty()) return std::nullopt;
+  file_error out = std::move(left_.front());
+  left_.erase(left_.begin());
+  return out;
+}
 
 template <class Run>
 checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;

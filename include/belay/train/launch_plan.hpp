@@ -23,6 +23,7 @@
 #include "belay/device/available_memory.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/product.hpp"
 #include "belay/train/plan.hpp"
 #include "belay/train/run_memory.hpp"
 
@@ -39,6 +40,9 @@ struct launch_options {
   /// Advice that is shown with a refusal: what would need less memory of a tier.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
+  /// The products of kits of the host, the same on all ranks: the blocked loop, unless a BLAS is named. A device's kit
+  /// has its own.
+  host_products products = {};
   /// Called by rank 0 of ranks that have devices, when their runs are made.
   std::function<void(std::span<const device_usage>)> measured = {};
   /// The explanation of faults in the rehearsal. None: a checked build names this option before it rehearses, once.

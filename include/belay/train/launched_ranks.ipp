@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/train/launch_plan.hpp"
 #include "belay/train/launched_ranks.hpp"
 
@@ -44,6 +45,8 @@ void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& 
   streams.watch = self.watch();
   const auto own_run = std::make_shared<typename run_with<Engine>::type>(number, world.size, launch.planned(number),
                                                                          again, streams, parts);
+  if constexpr (takes_products<typename Engine::kit_type>)
+    own_run->engine().kit().use_products(launch.options().products);
   launch.keep(number, own_run);
   if (std::optional<device_usage> used = self.usage()) {
     used->planned = world.communication.bytes;

@@ -72,6 +72,8 @@ template <class T, class Group, class Kit = host_kit<>, tier_file_calls Files = 
 class adamw {
  public:
   using state_type = compute_type_t<T>;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
 
   /// The optimizer of all parameters of `store`, which outlives it; its state is the run's memory, or a file, in the
   /// tier that `memory` names. Throws tier_file_error where the file cannot be made, usage_error for chunks that are
@@ -152,32 +154,13 @@ class adamw {
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
   /// file or on a device a range comes in parts, and goes back as `visit` leaves it. State that a phase has moved
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
-  template <class Visit>
-  void each_state(Visit&& visit, where at = where::current()) const {
-    residency_hold here = hold(at);
-    visit_state(visit, at);
-    here.end(at);
-  }
+  void each_state(visit_state visit, where at = where::current()) const;
   /// Calls `visit(part, range, state)` alike, in any order, for what is written as a whole: what was there is not read.
   /// Between steps. Throws tier_file_error.
-  template <class Visit>
-  void fill_state(Visit&& visit, where at = where::current()) {
-    if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
-    residency_hold here = hold(at);
-    offloaded_->fill_state(visit, at);
-    here.end(at);
-  }
+  void fill_state(visit_state visit, where at = where::current());
   /// Calls `visit(part, range, places)` once for each part of each range, with a `std::span<const stored_bytes>` where
   /// its state lies. Nothing is read.
-  template <class Visit>
-  void each_state_place(Visit&& visit) const {
-    if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
-    const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      const stored_bytes place(std::as_bytes(state), access_);
-      visit(part, range, std::span<const stored_bytes>(&place, 1));
-    };
-    visit_parts(visit_place, where::current());
-  }
+  void each_state_place(visit_place visit) const;
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
   void each_setting(Visit&& visit) const {
@@ -220,34 +203,8 @@ class adamw {
     return tier_ == tier::device ? residency_hold(buckets_->updates(), at) : residency_hold();
   }
   // Of memory that the host does not address it gets one piece after the other.
-  template <class Visit>
-  void visit_state(Visit&& visit, where at) const {
-    if (access_ == nullptr) return visit_parts(visit, at);
-    const auto visit_pieces = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      access_->change(
-          state,
-          [&](std::size_t first, std::span<state_type> piece) {
-            owned_range<T> some = range;
-            some.offset += first;
-            some.count = piece.size();
-            visit(part, some, piece);
-          },
-          at);
-    };
-    visit_parts(visit_pieces, at);
-  }
-  template <class Visit>
-  void visit_parts(Visit&& visit, where at) const {
-    if (offloaded_) return offloaded_->each_state(visit, at);
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    std::size_t done = 0;
-    for (const owned_range<T>& range : buckets_->owned()) {
-      visit("first_moment", range, state_.subspan(done, range.count));
-      visit("second_moment", range, state_.subspan(part + done, range.count));
-      if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
-      done += range.count;
-    }
-  }
+  void visit_pieces(visit_state visit, where at) const;
+  void visit_parts(visit_state visit, where at) const;
 
   [[noreturn]] static void refuse_part(where at);
   // `take` is called when nothing else can be wrong with the call.
@@ -280,6 +237,61 @@ adamw(Store&, adamw_settings, optimizer_memory)
     -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::each_state(visit_state visit, where at) const {
+  residency_hold here = hold(at);
+  visit_pieces(visit, at);
+  here.end(at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::fill_state(visit_state visit, where at) {
+  if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
+  residency_hold here = hold(at);
+  offloaded_->fill_state(visit, at);
+  here.end(at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::each_state_place(visit_place visit) const {
+  if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
+  const auto visit_part = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    const stored_bytes place(std::as_bytes(state), access_);
+    visit(part, range, std::span<const stored_bytes>(&place, 1));
+  };
+  visit_parts(visit_part, where::current());
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::visit_pieces(visit_state visit, where at) const {
+  if (access_ == nullptr) return visit_parts(visit, at);
+  const auto visit_part = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+    access_->change(
+        state,
+        [&](std::size_t first, std::span<state_type> piece) {
+          owned_range<T> some = range;
+          some.offset += first;
+          some.count = piece.size();
+          visit(part, some, piece);
+        },
+        at);
+  };
+  visit_parts(visit_part, at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::visit_parts(visit_state visit, where at) const {
+  if (offloaded_) return offloaded_->each_state(visit, at);
+  const std::size_t part = state_.size() / adamw_state_parts<T>;
+  std::size_t done = 0;
+  for (const owned_range<T>& range : buckets_->owned()) {
+    visit("first_moment", range, state_.subspan(done, range.count));
+    visit("second_moment", range, state_.subspan(part + done, range.count));
+    if constexpr (rounds_gradients<T>) visit("master", range, state_.subspan(2 * part + done, range.count));
+    done += range.count;
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -26,6 +26,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
@@ -55,9 +56,10 @@ struct one_tensor_each {
 
 /// Calls `visit(declaration, first element in that tensor, values)` for the parts of `tensors`, which follow one
 /// another, that `values` are: those from element `first` on.
-template <class T, class Visit>
-void each_tensor_part(std::span<const safetensors::declaration> tensors, std::size_t first, std::span<T> values,
-                      Visit&& visit) {
+template <class T>
+void each_tensor_part(
+    std::span<const safetensors::declaration> tensors, std::size_t first, std::span<T> values,
+    function_ref<void(const safetensors::declaration&, std::size_t, std::type_identity_t<std::span<T>>)> visit) {
   for (const safetensors::declaration& each : tensors) {
     std::size_t size = 1;
     for (const std::uint64_t extent : each.shape) size *= static_cast<std::size_t>(extent);
@@ -73,22 +75,29 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
   }
 }
 
+/// Calls `visit(global_offset, std::span<const T>)` for what this rank writes of a parameter, number `number` of its
+/// model; see `each_written`.
+template <class T>
+void each_written_of(const mesh& mesh, const parameter_base<T>& parameter, std::size_t number,
+                     function_ref<void(std::size_t, std::type_identity_t<std::span<const T>>)> visit) {
+  const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
+                                      parameter.divided() ? kept_part::shard : kept_part::local_part);
+  std::size_t turn = number;
+  parameter.each_held([&](std::size_t first, std::span<const T> values) {
+    const local_part mine = copies.written(values.size(), sizeof(T), turn++);
+    if (mine.count > 0) visit(first + mine.first, values.subspan(mine.first, mine.count));
+  });
+}
+
 /// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
 /// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
 /// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
 template <lists_parameters Model, class Visit>
 void each_written(const mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
-  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-    using element = const typename Parameter::value_type;
-    const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
-                                        parameter.divided() ? kept_part::shard : kept_part::local_part);
-    std::size_t turn = number++;
-    parameter.each_held([&](std::size_t first, auto held) {
-      const std::span<element> values(held);
-      const local_part mine = copies.written(values.size(), sizeof(element), turn++);
-      if (mine.count > 0) visit(parameter, first + mine.first, values.subspan(mine.first, mine.count));
-    });
+  model.for_each_parameter([&](const auto& parameter) {
+    each_written_of(mesh, parameter, number++,
+                    [&](std::size_t first, auto values) { visit(parameter, first, values); });
   });
 }
 
@@ -223,19 +232,38 @@ void export_parameters(const mesh& mesh, Model& model, const std::string& folder
   }
 }
 
+/// Adds to `names` those of `tensors`, which `parameter` is, of which this rank keeps a part.
+template <class T>
+void add_needed_tensors(const parameter_base<T>& parameter, std::span<const safetensors::declaration> tensors,
+                        std::vector<std::string>& names) {
+  parameter.each_held([&](std::size_t first, std::span<T> values) {
+    each_tensor_part(tensors, first, values, [&](const safetensors::declaration& from, std::size_t, std::span<T>) {
+      if (names.empty() || names.back() != from.name) names.push_back(from.name);
+    });
+  });
+}
+
 /// The names of the tensors of which this rank keeps a part.
 template <lists_parameters Model, class Tensors = one_tensor_each>
 [[nodiscard]] std::vector<std::string> needed_tensors(Model& model, const Tensors& tensors_of = {}) {
   std::vector<std::string> names;
-  model.for_each_parameter([&](auto& parameter) {
-    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
-    parameter.each_held([&](std::size_t first, auto values) {
-      each_tensor_part(std::span(tensors), first, values, [&](const safetensors::declaration& from, std::size_t, auto) {
-        if (names.empty() || names.back() != from.name) names.push_back(from.name);
-      });
-    });
-  });
+  model.for_each_parameter([&](const auto& parameter) { add_needed_tensors(parameter, tensors_of(parameter), names); });
   return names;
+}
+
+/// Fills what this rank keeps of `parameter`, which is `tensors`; see `fill_parameters`.
+template <class T, files_policy Files>
+void fill_parameter(parameter_base<T>& parameter, std::span<const safetensors::declaration> tensors,
+                    const safetensors::basic_folder<Files>& in, where at) {
+  parameter.fill(
+      [&](std::size_t first, std::span<T> values) {
+        each_tensor_part(tensors, first, values,
+                         [&](const safetensors::declaration& from, std::size_t begin, std::span<T> part) {
+                           in.expect_shape(from.name, from.shape, at);
+                           in.read_converted(from.name, begin, part, at);
+                         });
+      },
+      at);
 }
 
 /// Fills what this rank keeps of every parameter, rounded where the tensors are wider. Throws file_error with file and
@@ -243,18 +271,7 @@ template <lists_parameters Model, class Tensors = one_tensor_each>
 template <lists_parameters Model, files_policy Files, class Tensors = one_tensor_each>
 void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, const Tensors& tensors_of = {},
                      where at = where::current()) {
-  model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
-    parameter.fill(
-        [&](std::size_t first, std::span<typename Parameter::value_type> values) {
-          each_tensor_part(std::span(tensors), first, values,
-                           [&](const safetensors::declaration& from, std::size_t begin, auto part) {
-                             in.expect_shape(from.name, from.shape, at);
-                             in.read_converted(from.name, begin, part, at);
-                           });
-        },
-        at);
-  });
+  model.for_each_parameter([&](auto& parameter) { fill_parameter(parameter, tensors_of(parameter), in, at); });
 }
 
 /// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank

@@ -136,19 +136,7 @@ class phase_switch {
   /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
   /// file_error of all.
   template <class Residency>
-  void moves(Residency& residency) {
-    if (residency.lower() == tier::device) return;
-    const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
-      names.push_back({"gradients and optimizer state", tier::device, 0});
-      hooks.push_back(std::move(hook));
-    };
-    constexpr std::size_t train = index(phase::train);
-    add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
-    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
-    put_back_.push_back(
-        [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
-    if (residency.lower() == tier::file) agrees_ = true;
-  }
+  void moves(Residency& residency);
 
   /// Leaves a phase for another. Throws usage_error where a step or pass is open, the phase was moved from or ranks
   /// have different plans of gathers, and what a hook throws; then this rank is still in the phase before, and what a
@@ -175,70 +163,18 @@ class phase_switch {
   template <phase To, phase From>
   in_phase<To> enter(in_phase<From>&& from, where at) {
     static_assert(To != From, "belay: this rank is in that phase already: a transition goes to another one");
-    if (from.owner_ != this)
-      throw usage_error("this phase was moved from, or belongs to another phase_switch: " + std::string(name(From)),
-                        at);
-    auto& engine = run_->engine();
-    engine.expect_between_steps(at);
-    engine.synchronize(at);
-    transition found{.from = From, .to = To, .after_step = engine.step_number()};
-    found.live_before = live_bytes();
-    found.resident_before = resident_memory();
-    expect_one_plan_of_all(at);
-    change(From, To, at);
-    found.given_back = given_back_[index(From)];
-    found.taken = taken_[index(To)];
-    found.live_after = live_bytes();
-    found.resident_after = resident_memory();
-    entry_memory& before = entered_[index(To)];
-    for (std::size_t t = 0; t < tier_count && before.known; ++t)
-      found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
-    before = {found.live_after, true};
-    engine.enter(To, at);
-    last_ = found;
+    enter(From, To, from.owner_, at);
     from.owner_ = nullptr;
     return in_phase<To>{this};
   }
+  // `owner` is the switch that phase `from` was given by, or null.
+  void enter(phase from, phase to, const void* owner, where at);
 
   // All that `from` has goes, and then what `to` has comes: on all ranks, or on none.
-  void change(phase from, phase to, where at) {
-    safetensors::file_agreement problems;
-    const auto call_hooks = [&] {
-      drain(from, at);
-      for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
-        taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
-    };
-    try {
-      if (!agrees_) return call_hooks();
-      problems.attempt(call_hooks);
-      problems.agree(mesh_->control(), at);
-    } catch (...) {
-      for (const auto& put_back : put_back_) {
-        try {
-          put_back(from, at);
-        } catch (...) {  // what failed before is why
-        }
-      }
-      throw;
-    }
-  }
-  void drain(phase from, where at) {
-    std::vector<drained>& all = given_back_[index(from)];
-    std::size_t number = 0;
-    std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
-    for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
-  }
-  void expect_one_plan_of_all(where at) {
-    const auto compare = [&](const Stores&... store) {
-      (expect_one_plan(compared_, mesh_->replicas(), store.plan_hash(), at), ...);
-    };
-    std::apply(compare, stores_);
-  }
-  [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept {
-    std::array<std::size_t, tier_count> out{};
-    for (std::size_t t = 0; t < tier_count; ++t) out[t] = run_->meters()[static_cast<tier>(t)].live_bytes();
-    return out;
-  }
+  void change(phase from, phase to, where at);
+  void drain(phase from, where at);
+  void expect_one_plan_of_all(where at);
+  [[nodiscard]] std::array<std::size_t, tier_count> live_bytes() const noexcept;
 
   struct entry_memory {
     std::array<std::size_t, tier_count> live{};
@@ -262,5 +198,91 @@ class phase_switch {
 
 template <class Run, class... Stores>
 phase_switch(Run&, const mesh&, Stores&...) -> phase_switch<Run, Stores...>;
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::enter(phase from, phase to, const void* owner, where at) {
+  if (owner != this)
+    throw usage_error("this phase was moved from, or belongs to another phase_switch: " + std::string(name(from)), at);
+  auto& engine = run_->engine();
+  engine.expect_between_steps(at);
+  engine.synchronize(at);
+  transition found{.from = from, .to = to, .after_step = engine.step_number()};
+  found.live_before = live_bytes();
+  found.resident_before = resident_memory();
+  expect_one_plan_of_all(at);
+  change(from, to, at);
+  found.given_back = given_back_[index(from)];
+  found.taken = taken_[index(to)];
+  found.live_after = live_bytes();
+  found.resident_after = resident_memory();
+  entry_memory& before = entered_[index(to)];
+  for (std::size_t t = 0; t < tier_count && before.known; ++t)
+    found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
+  before = {found.live_after, true};
+  engine.enter(to, at);
+  last_ = found;
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::change(phase from, phase to, where at) {
+  safetensors::file_agreement problems;
+  const auto call_hooks = [&] {
+    drain(from, at);
+    for (std::size_t i = 0; i < taken_[index(to)].size(); ++i)
+      taken_[index(to)][i].bytes = enter_hooks_[index(to)][i](at);
+  };
+  try {
+    if (!agrees_) return call_hooks();
+    problems.attempt(call_hooks);
+    problems.agree(mesh_->control(), at);
+  } catch (...) {
+    for (const auto& put_back : put_back_) {
+      try {
+        put_back(from, at);
+      } catch (...) {  // what failed before is why
+      }
+    }
+    throw;
+  }
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::drain(phase from, where at) {
+  std::vector<drained>& all = given_back_[index(from)];
+  std::size_t number = 0;
+  std::apply([&](Stores&... store) { ((all[number++].bytes = store.drain(at)), ...); }, stores_);
+  for (const auto& hook : hooks_[index(from)]) all[number++].bytes = hook(at);
+}
+
+template <class Run, class... Stores>
+void phase_switch<Run, Stores...>::expect_one_plan_of_all(where at) {
+  const auto compare = [&](const Stores&... store) {
+    (expect_one_plan(compared_, mesh_->replicas(), store.plan_hash(), at), ...);
+  };
+  std::apply(compare, stores_);
+}
+
+template <class Run, class... Stores>
+std::array<std::size_t, tier_count> phase_switch<Run, Stores...>::live_bytes() const noexcept {
+  std::array<std::size_t, tier_count> out{};
+  for (std::size_t t = 0; t < tier_count; ++t) out[t] = run_->meters()[static_cast<tier>(t)].live_bytes();
+  return out;
+}
+
+template <class Run, class... Stores>
+template <class Residency>
+void phase_switch<Run, Stores...>::moves(Residency& residency) {
+  if (residency.lower() == tier::device) return;
+  const auto add = [](std::vector<drained>& names, auto& hooks, auto hook) {
+    names.push_back({"gradients and optimizer state", tier::device, 0});
+    hooks.push_back(std::move(hook));
+  };
+  constexpr std::size_t train = index(phase::train);
+  add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
+  add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
+  put_back_.push_back(
+      [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
+  if (residency.lower() == tier::file) agrees_ = true;
+}
 
 }  // namespace belay::inline BELAY_ABI

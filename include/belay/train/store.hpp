@@ -168,9 +168,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void end_body(where at);
   /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
   /// Throws usage_error where another one moves gradients and state.
-  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current()) {
-    return buckets_.updates().add(observer, turn, at);
-  }
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
   /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
   /// of that is away.
   void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }

@@ -112,6 +112,11 @@ void parameter_store<Run, Precision>::withdraw() noexcept {
 }
 
 template <class Run, class Precision>
+update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
+  return buckets_.updates().add(observer, turn, at);
+}
+
+template <class Run, class Precision>
 std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
   return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
 }

@@ -157,10 +157,9 @@ class store_memory {
     expect_settled(at);
     gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
-      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, engine.access(at), at};
+      return {*whole_, gathered_trained(bucket_of(parameter)), parameter, engine.access(at), at};
     else
-      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter,
-              engine.access(at), at};
+      return {*whole_, gathered_frozen(frozen_.bucket_of(parameter)), parameter, engine.access(at), at};
   }
 
   // For `phase_switch`.
@@ -201,10 +200,7 @@ class store_memory {
       else
         never_trained.insert(frozen_.bucket_of(parameter));
     });
-    std::vector<gathered_bucket<value_type, group_type>> all;
-    for (std::size_t b : trained) all.push_back(gathered_bucket_of(buckets_, reached_, b));
-    for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
-    return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
+    return gathers_for(trained, never_trained, layer_name(layer), layer_index(layer));
   }
   void hold(std::uint32_t layer, typename Run::engine_type& engine, where at);
   void give_back(std::uint32_t layer) noexcept;
@@ -245,6 +241,12 @@ class store_memory {
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
+  // Of the buckets with these numbers, and of those of frozen parameters.
+  [[nodiscard]] std::uint32_t gathers_for(const std::set<std::size_t>& trained,
+                                          const std::set<std::size_t>& never_trained, const char* name,
+                                          std::size_t index);
+  [[nodiscard]] gathered_bucket<value_type, group_type> gathered_trained(std::size_t number) const;
+  [[nodiscard]] gathered_bucket<value_type, group_type> gathered_frozen(std::size_t number) const;
 
   // The numbers of rank `number` of the world in the replica groups.
   [[nodiscard]] std::vector<std::size_t> in_replica_groups(int number) const;

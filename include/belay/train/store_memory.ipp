@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -237,6 +238,31 @@ std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_t
   std::size_t p = 0;
   while (&buckets_.parameter(p) != &parameter) ++p;
   return buckets_.bucket_of(p);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
+std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
+                                                        const std::set<std::size_t>& never_trained, const char* name,
+                                                        std::size_t index) {
+  std::vector<gathered_bucket<value_type, group_type>> all;
+  for (std::size_t b : trained) all.push_back(gathered_trained(b));
+  for (std::size_t b : never_trained) all.push_back(gathered_frozen(b));
+  return all.empty() ? whole : gathers_->add_layer(std::move(all), name, index);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Precision>::gathered_trained(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(buckets_, reached_, number);
+}
+
+template <class Run, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Precision>::gathered_frozen(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(frozen_, reached_frozen_, number);
 }
 
 template <class Run, class Precision>

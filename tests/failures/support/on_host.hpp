@@ -13,7 +13,7 @@ struct on_host {
   belay::stream_choice streams = {};
   void operator()(const auto& body, belay::launch_options options = {}) const {
     options.streams = streams;
-    belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world{ranks}, body, options);
+    belay::launch<belay::host_kit<>>(belay::host::world{ranks}, body, options);
   }
 };
 

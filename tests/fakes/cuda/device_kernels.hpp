@@ -72,7 +72,7 @@ class device_kernels {
   }
 
  private:
-  using host_kit = belay::host_kit<belay::kernel::blocked_products, belay::immediate_stream>;
+  using host_kit = belay::host_kit<belay::immediate_stream>;
 
   [[nodiscard]] Device& self() noexcept { return static_cast<Device&>(*this); }
   template <class Work>

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "model/products.hpp"
 #include "test_length.hpp"
 #include "train_moe/host_trainer.hpp"
 
@@ -89,10 +90,10 @@ template <class Parameter>
 }
 
 /// Runs `body` on threads, with the products that train_moe has, within the budgets of `run`.
-template <class Kit = model::host_kit, class Body>
-void launch(const options& run, Body&& body) {
+template <class Kit = belay::host_kit<>, class Body>
+void launch(const options& run, Body&& body, const belay::host_products& products = model::products()) {
   belay::launch<Kit>(belay::host::world{static_cast<int>(run.mesh.ranks())}, body,
-                     {.budget = run.budget, .streams = run.streams});
+                     {.budget = run.budget, .streams = run.streams, .products = products});
 }
 
 /// What a test does to the gradients of one rank before they are used; the wrong policies live here.
@@ -189,7 +190,7 @@ template <class Run>
 }
 
 /// `Parts` are the parts of the model that are trained.
-template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
+template <class T, class Kit = belay::host_kit<>, class Parts = model::trains_all>
 [[nodiscard]] record train(const options& run, const batch_source& source, gradient_policy<T> policy = nullptr,
                            beginning from = beginning::drawn) {
   check(run);

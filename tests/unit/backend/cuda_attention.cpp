@@ -50,7 +50,7 @@ struct tiled_kit : belay::host_kit<> {
   }
 };
 
-static_assert(belay::attention_kit<tiled_kit, float> && !belay::attention_kit<model::host_kit, float>);
+static_assert(belay::attention_kit<tiled_kit, float> && !belay::attention_kit<belay::host_kit<>, float>);
 
 // What a layer's call sees, without its memory.
 template <class Kit>
@@ -97,7 +97,8 @@ std::vector<double> attend(Kit& kit, const model::attention_shape& shape, std::s
 template <class T>
 double worst_difference(const model::attention_shape& shape, std::size_t length) {
   tiled_kit by_tiles;
-  model::host_kit in_blocks;
+  belay::host_kit<> in_blocks;
+  in_blocks.use_products(model::products());
   const auto got = attend<T>(by_tiles, shape, length), expected = attend<T>(in_blocks, shape, length);
   CHECK(by_tiles.calls == 2);
   double worst = 0;

@@ -13,22 +13,21 @@
 
 namespace {
 
-// A policy of products that a user might write: it counts, and leaves the arithmetic to the blocked loop.
-struct counted_products {
-  static inline int calls = 0;
-  template <class T>
-  static void product(belay::operand<T> c, belay::operand<const T> a, belay::operand<const T> b, T alpha, T beta) {
-    ++calls;
-    belay::kernel::blocked_products::product<T>(c, a, b, alpha, beta);
-  }
-};
+// Products that a user might write: it counts, and leaves the arithmetic to the blocked loop.
+int calls = 0;
+template <class T>
+void counted_product(belay::operand<T> c, belay::operand<const T> a, belay::operand<const T> b, T alpha, T beta) {
+  ++calls;
+  belay::kernel::blocked_product<T>::run(c, a, b, alpha, beta);
+}
+constexpr belay::host_products counted{counted_product<float>, counted_product<double>};
 
 struct no_kit {
   using stream_type = belay::immediate_stream;
   stream_type& stream();
 };
 
-static_assert(belay::compute_kit<belay::host_kit<counted_products>, float>);
+static_assert(belay::takes_products<belay::host_kit<>> && !belay::takes_products<belay::rehearsal_kit>);
 static_assert(!belay::compute_kit<no_kit, float>);
 static_assert(!belay::queueable_kernel<std::vector<float>>);
 static_assert(!belay::queueable_kernel<float[65]>);
@@ -46,18 +45,19 @@ TEST_CASE("a host kit runs kernels at once, in order, and no index of none") {
   CHECK(x[3] > x[2]);
 }
 
-TEST_CASE("a host kit's products are those of its policy, and nothing is asked for an empty one") {
-  belay::host_kit<counted_products> kit;
+TEST_CASE("a host kit's products are the functions that it is given, which are asked for nothing empty") {
+  belay::host_kit<> kit;
+  kit.use_products(counted);
   float a[4] = {1, 2, 3, 4}, c[4] = {9, 9, 9, 9};
   const belay::view<float, 2> matrix{a, {2, 2}}, result{c, {2, 2}};
-  counted_products::calls = 0;
+  calls = 0;
   kit.product<float>(result, matrix, belay::transposed(belay::operand<const float>(matrix)), 1, 0);
-  CHECK(counted_products::calls == 1);
+  CHECK(calls == 1);
   CHECK(c[0] == 5);
   CHECK(c[1] == 11);
   const belay::operand<float> none{c, 0, 2, 2};
   kit.product<float>(none, belay::operand<const float>{a, 0, 2, 2}, matrix, 1, 0);
-  CHECK(counted_products::calls == 1);
+  CHECK(calls == 1);
 }
 
 TEST_CASE("grouped products are those of each expert's rows, with experts that have none") {

@@ -14,7 +14,7 @@
 TEST_CASE_TEMPLATE("the blocked loop equals the definition for every reading, size and share of the old value", T,
                    float, double) {
   test::check_products<T>([](auto c, auto a, auto b, T alpha, T beta) {
-    belay::kernel::blocked_products::product<T>(c, a, b, alpha, beta);
+    belay::kernel::blocked_product<T>::run(c, a, b, alpha, beta);
   });
 }
 
@@ -22,10 +22,10 @@ TEST_CASE_TEMPLATE("a product over nothing scales", T, float, double) {
   T values[4] = {1, 2, 3, 4};
   const belay::operand<T> c{values, 2, 2, 2};
   const belay::operand<const T> nothing{values, 2, 0, 1}, no_rows{values, 0, 2, 2};
-  belay::kernel::blocked_products::product<T>(c, nothing, no_rows, T(1), T(2));
+  belay::kernel::blocked_product<T>::run(c, nothing, no_rows, T(1), T(2));
   CHECK(values[3] == T(8));
   values[0] = std::numeric_limits<T>::quiet_NaN();
-  belay::kernel::blocked_products::product<T>(c, nothing, no_rows, T(1), T(0));
+  belay::kernel::blocked_product<T>::run(c, nothing, no_rows, T(1), T(0));
   for (T value : values) CHECK(value == T(0));
 }
 
@@ -36,9 +36,9 @@ TEST_CASE_TEMPLATE("a row of a product has the same bits however many rows there
   const belay::operand<const T> b{right.data(), depth, columns, columns};
   for (std::size_t count = 1; count < rows; ++count) {
     auto whole = before, part = before;
-    belay::kernel::blocked_products::product<T>({whole.data(), rows, columns, columns},
+    belay::kernel::blocked_product<T>::run({whole.data(), rows, columns, columns},
                                                 {left.data(), rows, depth, depth}, b, T(0.3), T(0.7));
-    belay::kernel::blocked_products::product<T>({part.data(), count, columns, columns},
+    belay::kernel::blocked_product<T>::run({part.data(), count, columns, columns},
                                                 {left.data(), count, depth, depth}, b, T(0.3), T(0.7));
     whole.resize(count * columns);
     part.resize(count * columns);
@@ -52,12 +52,9 @@ using belay::bf16;
 using belay::operand;
 using belay::transposed;
 
-// Products of one type alone, as a BLAS has: operands are converted for them panel by panel.
-struct products_of_one_type {
-  static void product(operand<float> c, operand<const float> a, operand<const float> b, float alpha, float beta) {
-    belay::kernel::blocked_products::product<float>(c, a, b, alpha, beta);
-  }
-};
+constexpr belay::host_products blocked;
+// Of floats alone, as a BLAS has: operands are converted for them panel by panel.
+constexpr belay::host_products of_floats{belay::kernel::blocked_product<float>::run};
 
 template <class T>
 std::vector<T> values(std::size_t count, std::size_t seed) {
@@ -67,8 +64,8 @@ std::vector<T> values(std::size_t count, std::size_t seed) {
 }
 
 // c = 2 a b + beta c beside the same in double; one rounding of the result, and that of sums in float.
-template <class Products, class C, class A, class B>
-void check(std::size_t m, std::size_t n, std::size_t k, int way, float beta) {
+template <class C, class A, class B>
+void check(const belay::host_products& by, std::size_t m, std::size_t n, std::size_t k, int way, float beta) {
   const auto left = values<A>((m + 3) * (k + 3), 1);
   const auto right = values<B>((k + 3) * (n + 3), 2);
   const auto before = values<C>(m * (n + 1), 3);
@@ -78,7 +75,7 @@ void check(std::size_t m, std::size_t n, std::size_t k, int way, float beta) {
   const operand<const B> b = way / 2 == 0 ? operand<const B>{right.data() + 2, k, n, n + 3}
                                           : transposed(operand<const B>{right.data() + 2, n, k, k + 3});
   if (beta == 0) result[0] = static_cast<C>(std::nanf(""));
-  belay::kernel::mixed_product<Products>(operand<C>{result.data(), m, n, n + 1}, a, b, 2.0F, beta);
+  belay::kernel::mixed_product(by, operand<C>{result.data(), m, n, n + 1}, a, b, 2.0F, beta);
   const double rounding = belay::kernel::real<C> ? 0 : 0x1p-8;
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < m; ++i) {
@@ -97,15 +94,15 @@ void check(std::size_t m, std::size_t n, std::size_t k, int way, float beta) {
   CHECK(wrong == 0);
 }
 
-template <class Products, class C, class A, class B>
-void check_all() {
+template <class C, class A, class B>
+void check_all(const belay::host_products& by) {
   for (int way = 0; way < 4; ++way) {
     for (float beta : {0.0F, 1.0F, 0.5F}) {
       for (std::size_t k : {1U, 131U, 300U}) {
-        check<Products, C, A, B>(1, 1, k, way, beta);
-        check<Products, C, A, B>(7, 33, k, way, beta);
+        check<C, A, B>(by, 1, 1, k, way, beta);
+        check<C, A, B>(by, 7, 33, k, way, beta);
       }
-      check<Products, C, A, B>(390, 259, 5, way, beta);  // more than a tile
+      check<C, A, B>(by, 390, 259, 5, way, beta);  // more than a tile
     }
   }
 }
@@ -113,18 +110,17 @@ void check_all() {
 }  // namespace
 
 TEST_CASE("operands of any mixture equal the definition, summed in float and rounded once") {
-  using blocked = belay::kernel::blocked_products;
-  check_all<blocked, bf16, bf16, bf16>();
-  check_all<blocked, float, bf16, bf16>();
-  check_all<blocked, bf16, float, bf16>();
-  check_all<blocked, float, bf16, float>();
-  check_all<blocked, bf16, float, float>();
+  check_all<bf16, bf16, bf16>(blocked);
+  check_all<float, bf16, bf16>(blocked);
+  check_all<bf16, float, bf16>(blocked);
+  check_all<float, bf16, float>(blocked);
+  check_all<bf16, float, float>(blocked);
 }
 
-TEST_CASE("and through panels, for products that read one type") {
-  check_all<products_of_one_type, bf16, bf16, bf16>();
-  check_all<products_of_one_type, float, float, bf16>();
-  check_all<products_of_one_type, bf16, float, float>();
+TEST_CASE("and through panels, for a function that reads one type") {
+  check_all<bf16, bf16, bf16>(of_floats);
+  check_all<float, float, bf16>(of_floats);
+  check_all<bf16, float, float>(of_floats);
 }
 
 TEST_CASE("a sum over a long depth is rounded at its end, not on the way") {
@@ -132,7 +128,7 @@ TEST_CASE("a sum over a long depth is rounded at its end, not on the way") {
   std::vector<bf16> a(depth, bf16(1.0F)), b(depth, bf16(1.0F / 512));
   b[0] = bf16(1.0F);
   bf16 c{};
-  belay::kernel::mixed_product<belay::kernel::blocked_products>(operand<bf16>{&c, 1, 1, 1},
+  belay::kernel::mixed_product(blocked, operand<bf16>{&c, 1, 1, 1},
                                                                 operand<const bf16>{a.data(), 1, depth, depth},
                                                                 operand<const bf16>{b.data(), depth, 1, 1}, 1.0F, 0.0F);
   CHECK(static_cast<float>(c) == static_cast<float>(bf16(1.0F + 4095.0F / 512)));

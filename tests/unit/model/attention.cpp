@@ -92,7 +92,7 @@ void attention_backward(kit& self, const model::attention_backward_call<double>&
 
 namespace {
 
-static_assert(model::has_attention<own::kit, double> && !model::has_attention<model::host_kit, double>);
+static_assert(model::has_attention<own::kit, double> && !model::has_attention<belay::host_kit<>, double>);
 
 // Output, input's gradient and weights' gradients of an attention over sequences of two blocks and a rest.
 template <class Engine>
@@ -121,7 +121,8 @@ std::vector<double> one_step(Engine& engine) {
 TEST_CASE("a kit's own attention is used, and the blocks compute what the definition says") {
   belay::tier_meter meter;
   belay::engine<belay::host_pages, own::kit> by_definition{belay::host_pages{1 << 22}, meter};
-  model::host_engine in_blocks{belay::host_pages{1 << 22}, meter};
+  belay::host_engine in_blocks{belay::host_pages{1 << 22}, meter};
+  in_blocks.kit().use_products(model::products());
   const auto expected = one_step(by_definition), got = one_step(in_blocks);
   CHECK(by_definition.kit().forwards == 1);
   CHECK(by_definition.kit().backwards == 1);

@@ -8,14 +8,13 @@
 #include "belay/parallel/experts.hpp"
 #include "belay/step.hpp"
 #include "model/moe_block.hpp"
-#include "model/products.hpp"
 
 TEST_CASE("a layer of experts whose handle is discarded gives its slots back and lets the step commit") {
   using exchange = belay::expert_exchange<float>;
   constexpr std::size_t experts = 4, per_token = 2, hidden = 8, width = 6, rows = 12;
   belay::host::world{2}.run([&](belay::host::rank& rank) {
     belay::tier_meter meter;
-    model::host_engine engine{belay::host_pages{std::size_t{1} << 20}, meter};
+    belay::host_engine engine{belay::host_pages{std::size_t{1} << 20}, meter};
     belay::symmetric_heap<belay::group> windows{rank.world(), {.bytes = std::size_t{1} << 16, .meter = &meter}};
     exchange here{rank.world(), windows, {experts, per_token, hidden, 2 * rows * per_token}};
     const auto first = static_cast<std::size_t>(rank.number()) * experts / 2;

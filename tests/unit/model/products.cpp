@@ -3,16 +3,19 @@
 
 #include <doctest/doctest.h>
 
+#include "belay/device/kit.hpp"
 #include "unit/kernel/support/products.hpp"
 
 TEST_CASE_TEMPLATE("a kit's product equals its definition for every reading, size and share of the old value", T, float,
                    double) {
-  model::host_kit kit;
+  belay::host_kit<> kit;
+  kit.use_products(model::products());
   test::check_products<T>([&](auto c, auto a, auto b, T alpha, T beta) { kit.product<T>(c, a, b, alpha, beta); });
 }
 
 TEST_CASE_TEMPLATE("products over nothing do nothing, or scale", T, float, double) {
-  model::host_kit kit;
+  belay::host_kit<> kit;
+  kit.use_products(model::products());
   T values[4] = {1, 2, 3, 4};
   const belay::operand<T> c{values, 2, 2, 2};
   const belay::operand<const T> empty{values, 0, 2, 2};

@@ -145,7 +145,7 @@ struct forgetful_stream : belay::host_stream {
 };
 template <belay::stream_kind Kind>
 bool is_caught(how what) {
-  using kit = belay::host_kit<belay::kernel::blocked_products, forgetful_stream<Kind>>;
+  using kit = belay::host_kit<forgetful_stream<Kind>>;
   const found expected = train(what);
   CHECK(train<kit>(what).gradients == expected.gradients);  // what runs at once needs no events
   for (std::uint64_t seed = 0; seed < 20; ++seed)

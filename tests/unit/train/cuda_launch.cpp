@@ -31,7 +31,7 @@ namespace {
 template <int Stage, class T>
 result on_host(int ranks) {
   result out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), body<Stage, T>(out));
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks), body<Stage, T>(out));
   return out;
 }
 template <int Stage, class T>

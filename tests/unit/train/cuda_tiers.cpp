@@ -30,7 +30,7 @@ namespace {
 template <class T>
 result on_host(int ranks, const settings& how) {
   result out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), trained<T>(out, how));
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks), trained<T>(out, how));
   return out;
 }
 template <class T>

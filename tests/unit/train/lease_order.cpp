@@ -117,7 +117,7 @@ double found_after(leased_from where_from, const stream_choice& how) {
           rank, run,
           heap_leases<std::remove_reference_t<decltype(run.windows(rank.world()))>>{run.windows(rank.world())}, found);
   };
-  belay::launch<belay::host_kit<belay::kernel::blocked_products, Stream>>(belay::host::world{2}, body,
+  belay::launch<belay::host_kit<Stream>>(belay::host::world{2}, body,
                                                                           {.streams = how});
   return found;
 }

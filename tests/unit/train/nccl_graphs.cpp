@@ -30,7 +30,7 @@ record on_host(trial what) {
   what.use = graph_use::none;
   what.state = what.gradients = what.parameters = what.activations = belay::tier::device;
   record out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks_of(what)),
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks_of(what)),
                                                                   body<float>(what, out));
   return out;
 }

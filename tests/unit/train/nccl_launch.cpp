@@ -40,7 +40,7 @@ constexpr belay::nccl::world_options options_of(std::size_t workspace = 192) {
 template <class T>
 result on_host(int ranks, const settings& trains) {
   result out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), trained<T>(out, trains));
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks), trained<T>(out, trains));
   return out;
 }
 template <class T>

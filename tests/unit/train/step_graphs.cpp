@@ -34,7 +34,7 @@ record on_host(trial what) {
   what.use = graph_use::none;
   what.state = what.gradients = what.parameters = what.activations = tier::device;
   record out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(1), body<T>(what, out));
+  belay::launch<belay::host_kit<>>(belay::host::world(1), body<T>(what, out));
   return out;
 }
 template <class T>

@@ -35,7 +35,7 @@ namespace {
 template <class T = float>
 record on_host(const options& run) {
   return trained<T>(run, [&](const auto& body) {
-    belay::launch<belay::host_kit<belay::kernel::blocked_products>>(
+    belay::launch<belay::host_kit<>>(
         belay::host::world(static_cast<int>(run.mesh.ranks())), body);
   });
 }

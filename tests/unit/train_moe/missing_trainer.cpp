@@ -48,7 +48,7 @@ std::string said(const train_moe::command_line& line) {
 }  // namespace
 
 // In the place of the trainer, which this program is not linked with.
-void train_moe::run_rank_fp32(prepared_run&, belay::rank&, host_run&) { throw belay::input_error("fp32 was asked"); }
+void train_moe::run_rank_fp32(prepared_run&, belay::rank&, belay::run&) { throw belay::input_error("fp32 was asked"); }
 
 TEST_CASE("a trainer that is missing is named, with what builds it") {
   train_moe::command_line line = small();

@@ -68,18 +68,7 @@ class reached_values {
 
   /// The shards of a bucket that the ranks `group` of the world divide, who are among these.
   [[nodiscard]] std::shared_ptr<const reached_shards<T>> of(std::size_t bucket, std::span<const int> group,
-                                                            std::shared_ptr<const void> layout) const {
-    auto out = std::make_shared<reached_shards<T>>();
-    for (const int member : group) {
-      const auto found = std::find(members_.begin(), members_.end(), member);
-      const auto number = static_cast<std::size_t>(found - members_.begin());
-      const bucket_places::bucket_location& place = places_[number][bucket];
-      const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
-      out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
-    }
-    out->layout = std::move(layout);
-    return out;
-  }
+                                                            std::shared_ptr<const void> layout) const;
 
  private:
   std::vector<int> members_;
@@ -105,5 +94,20 @@ struct gathered_bucket {
   std::shared_ptr<const reached_shards<T>> reached = nullptr;  // null: its ranks gather together
   file_shards* file = nullptr;                                 // where the shard is in one
 };
+
+template <class T>
+std::shared_ptr<const reached_shards<T>> reached_values<T>::of(std::size_t bucket, std::span<const int> group,
+                                                               std::shared_ptr<const void> layout) const {
+  auto out = std::make_shared<reached_shards<T>>();
+  for (const int member : group) {
+    const auto found = std::find(members_.begin(), members_.end(), member);
+    const auto number = static_cast<std::size_t>(found - members_.begin());
+    const bucket_places::bucket_location& place = places_[number][bucket];
+    const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
+    out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
+  }
+  out->layout = std::move(layout);
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -118,20 +118,7 @@ class parameter_gathers {
       : source_(&source), reshards_(reshards), ahead_(ahead), expected_(std::move(expected)) {}
 
   /// The layer that reads these buckets gets the next number. `name`, and `index` where it has one, are its own.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "",
-                                        std::size_t index = 0) {
-    layer made;
-    made.name = name;
-    made.index = index;
-    for (bucket_type& b : buckets) {
-      std::size_t group = 0;
-      if (!is_rehearsed(*b.group))
-        if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
-    }
-    layers_.push_back(std::move(made));
-    return static_cast<std::uint32_t>(layers_.size() - 1);
-  }
+  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "", std::size_t index = 0);
 
   /// Between `begin_step` and `end_step` gathers are those of a step; all of one epoch of the engine beside that are a
   /// pass's, of a rollout where the engine is in that phase, else of an evaluation.
@@ -194,18 +181,7 @@ class parameter_gathers {
   }
 
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
-  void retire(where at) {
-    for (layer& one : layers_) {
-      for (gather_slot& each : one.gathered)
-        if (each.over.open()) {
-          const stream_event over = each.over.event();
-          std::move(each.over).wait(at);
-          source_->host_waited(over);
-        }
-      if (one.started || one.resident) release(one);
-      one.holders = 0;
-    }
-  }
+  void retire(where at);
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
   /// The counts of gathers in phase `of` since the last call.
@@ -288,65 +264,13 @@ class parameter_gathers {
     start(number, says, ready, at);
   }
   // `ready`: what the memory held before is used up then, and this rank's last update is in its shard.
-  void take_room(layer& one, const stream_event& ready, where at) {
-    for (gather_slot& each : one.gathered) {
-      // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
-      const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
-      const std::size_t bytes = each.of.count * sizeof(T);
-      if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
-      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
-    }
-  }
-  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
-    const std::size_t count = of.parameters.size();
-    const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
-    return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
-                                                count == 0 ? 0 : count - 1, at});
-  }
-  [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at) {
-    try {
-      take_room(one, ready, at);
-      return true;
-    } catch (const budget_error&) {
-      for (gather_slot& each : one.gathered) {
-        if (each.lease.empty()) continue;
-        source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
-        source_->release(each.lease);
-      }
-      return false;
-    }
-  }
+  void take_room(layer& one, const stream_event& ready, where at);
+  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept;
+  [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at);
   // In memory that it has.
-  void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
-    layer& one = layers_[number];
-    for (gather_slot& each : one.gathered) {
-      const bucket_type& b = each.of;
-      const stream_event begins =
-          b.file == nullptr ? ready
-                            : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
-      static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
-      source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
-    }
-    one.started = true;
-    live_ += bytes_of(number);
-    counts().peak_bytes = greater_of(counts().peak_bytes, live_);
-  }
+  void start(std::uint32_t number, plan_says says, const stream_event& ready, where at);
   [[nodiscard]] pending gather(const gather_slot& into, std::uint32_t number, plan_says says,
-                               const start_order& order) const {
-    const bucket_type& b = into.of;
-    T* const whole = into.first;
-    if constexpr (can_start_local<Group, bucket_pull<T>>) {
-      const std::span<const std::size_t> counts = b.counts;
-      if (b.reached != nullptr)
-        return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
-                                    order.keeping(b.reached));
-    }
-    const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
-    std::uint64_t place = 0;
-    if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
-    const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-    return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
-  }
+                               const start_order& order) const;
   // What no call holds gives its memory back.
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
@@ -356,14 +280,7 @@ class parameter_gathers {
       release(one);
     }
   }
-  void release(layer& one) noexcept {
-    for (gather_slot& each : one.gathered) {
-      place(each, nullptr);
-      source_->release(each.lease);
-      live_ -= each.of.count * sizeof(T);
-    }
-    one.started = one.resident = false;
-  }
+  void release(layer& one) noexcept;
   static void place(const gather_slot& each, T* first) noexcept {
     for (const auto& one : each.of.parameters)
       one.parameter->place_values(first == nullptr ? nullptr : first + one.offset);
@@ -382,5 +299,113 @@ class parameter_gathers {
   bool in_step_ = false;
   gathers_begin begins_ = gathers_begin::with_step;
 };
+
+template <class T, class Group>
+std::uint32_t parameter_gathers<T, Group>::add_layer(std::vector<bucket_type> buckets, const char* name,
+                                                     std::size_t index) {
+  layer made;
+  made.name = name;
+  made.index = index;
+  for (bucket_type& b : buckets) {
+    std::size_t group = 0;
+    if (!is_rehearsed(*b.group))
+      if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
+    made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
+  }
+  layers_.push_back(std::move(made));
+  return static_cast<std::uint32_t>(layers_.size() - 1);
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::retire(where at) {
+  for (layer& one : layers_) {
+    for (gather_slot& each : one.gathered)
+      if (each.over.open()) {
+        const stream_event over = each.over.event();
+        std::move(each.over).wait(at);
+        source_->host_waited(over);
+      }
+    if (one.started || one.resident) release(one);
+    one.holders = 0;
+  }
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::take_room(layer& one, const stream_event& ready, where at) {
+  for (gather_slot& each : one.gathered) {
+    // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
+    const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
+    const std::size_t bytes = each.of.count * sizeof(T);
+    if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
+    each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
+  }
+}
+
+template <class T, class Group>
+lease_mark parameter_gathers<T, Group>::mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
+  const std::size_t count = of.parameters.size();
+  const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
+  return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
+                                              count == 0 ? 0 : count - 1, at});
+}
+
+template <class T, class Group>
+bool parameter_gathers<T, Group>::finds_room(layer& one, const stream_event& ready, where at) {
+  try {
+    take_room(one, ready, at);
+    return true;
+  } catch (const budget_error&) {
+    for (gather_slot& each : one.gathered) {
+      if (each.lease.empty()) continue;
+      source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
+      source_->release(each.lease);
+    }
+    return false;
+  }
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
+  layer& one = layers_[number];
+  for (gather_slot& each : one.gathered) {
+    const bucket_type& b = each.of;
+    const stream_event begins =
+        b.file == nullptr ? ready
+                          : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
+    static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
+    source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
+  }
+  one.started = true;
+  live_ += bytes_of(number);
+  counts().peak_bytes = greater_of(counts().peak_bytes, live_);
+}
+
+template <class T, class Group>
+pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32_t number, plan_says says,
+                                            const start_order& order) const {
+  const bucket_type& b = into.of;
+  T* const whole = into.first;
+  if constexpr (can_start_local<Group, bucket_pull<T>>) {
+    const std::span<const std::size_t> counts = b.counts;
+    if (b.reached != nullptr)
+      return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
+                                  order.keeping(b.reached));
+  }
+  const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
+  std::uint64_t place = 0;
+  if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
+  const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
+  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
+}
+
+template <class T, class Group>
+void parameter_gathers<T, Group>::release(layer& one) noexcept {
+  for (gather_slot& each : one.gathered) {
+    place(each, nullptr);
+    source_->release(each.lease);
+    live_ -= each.of.count * sizeof(T);
+  }
+  one.started = one.resident = false;
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -77,20 +77,8 @@ class added_values final : public added_object<Files> {
 
   explicit added_values(Store& store) : store_(&store) {}
 
-  void declare(declared_state& out) const override {
-    std::size_t number = 0;
-    store_->each_stored([&](auto& parameter, const stored_copies& copies) {
-      parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
-        const stored_bytes place = place_of(range);
-        out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
-                   copies.of_values);
-      });
-      ++number;
-    });
-  }
-  void load(reader& in, state_kinds /*kinds*/, where at) override {
-    store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
-  }
+  void declare(declared_state& out) const override;
+  void load(reader& in, state_kinds /*kinds*/, where at) override;
 
  private:
   template <class T>
@@ -113,6 +101,24 @@ class added_values final : public added_object<Files> {
   Store* store_;
 };
 
+template <folders_policy Files, class Store>
+void added_values<Files, Store>::declare(declared_state& out) const {
+  std::size_t number = 0;
+  store_->each_stored([&](auto& parameter, const stored_copies& copies) {
+    parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
+      const stored_bytes place = place_of(range);
+      out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
+                 copies.of_values);
+    });
+    ++number;
+  });
+}
+
+template <folders_policy Files, class Store>
+void added_values<Files, Store>::load(reader& in, state_kinds /*kinds*/, where at) {
+  store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
+}
+
 /// The state of a store's optimizer, the `number`-th of them.
 template <folders_policy Files, class Store, class Optimizer>
 class added_optimizer final : public added_object<Files> {
@@ -122,53 +128,12 @@ class added_optimizer final : public added_object<Files> {
   added_optimizer(Store& store, Optimizer& optimizer, std::size_t number)
       : store_(&store), optimizer_(&optimizer), number_(number) {}
 
-  void declare(declared_state& out) const override {
-    const auto add = [&](std::string_view part, const auto& range, auto state) {
-      out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
-              store_->copies_of(range.parameter).of_state);
-    };
-    const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
-      out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
-                                              range.offset, range.count, places,
-                                              store_->copies_of(range.parameter).of_state);
-    };
-    if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
-      optimizer_->each_state_place(add_places);
-    else
-      optimizer_->each_state(add);
-  }
-  void load(reader& in, state_kinds kinds, where at) override {
-    const auto load = [&](std::string_view part, const auto& range, auto state) {
-      load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
-    };
-    if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
-      optimizer_->fill_state(load, at);
-    else
-      optimizer_->each_state(load);
-    if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
-    if (number_ >= in.content().optimizers.size())
-      throw file_error(
-          in.folder(), 0,
-          "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
-    optimizer_->continue_after(in.content().optimizers[number_].steps);
-  }
+  void declare(declared_state& out) const override;
+  void load(reader& in, state_kinds kinds, where at) override;
   // State in a lower tier is where it is in every phase.
-  [[nodiscard]] bool away() const override {
-    if constexpr (moves) return is_on_device() && store_->state_away();
-    return false;
-  }
-  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override {
-    if constexpr (moves)
-      if (is_on_device()) return store_->hold_state(at);
-    return {};
-  }
-  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override {
-    manifest_optimizer out{optimizer_->steps(), {}};
-    optimizer_->each_setting([&](const char* name, double value) {
-      if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
-    });
-    return out;
-  }
+  [[nodiscard]] bool away() const override;
+  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override;
+  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override;
 
  private:
   static constexpr bool moves = requires(const Store& store, where at) { store.hold_state(at); };
@@ -203,6 +168,62 @@ class added_optimizer final : public added_object<Files> {
   std::size_t number_;
 };
 
+template <folders_policy Files, class Store, class Optimizer>
+void added_optimizer<Files, Store, Optimizer>::declare(declared_state& out) const {
+  const auto add = [&](std::string_view part, const auto& range, auto state) {
+    out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
+            store_->copies_of(range.parameter).of_state);
+  };
+  const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
+    out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
+                                            range.offset, range.count, places,
+                                            store_->copies_of(range.parameter).of_state);
+  };
+  if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
+    optimizer_->each_state_place(add_places);
+  else
+    optimizer_->each_state(add);
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+void added_optimizer<Files, Store, Optimizer>::load(reader& in, state_kinds kinds, where at) {
+  const auto load = [&](std::string_view part, const auto& range, auto state) {
+    load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
+  };
+  if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
+    optimizer_->fill_state(load, at);
+  else
+    optimizer_->each_state(load);
+  if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
+  if (number_ >= in.content().optimizers.size())
+    throw file_error(
+        in.folder(), 0,
+        "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
+  optimizer_->continue_after(in.content().optimizers[number_].steps);
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+bool added_optimizer<Files, Store, Optimizer>::away() const {
+  if constexpr (moves) return is_on_device() && store_->state_away();
+  return false;
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+residency_hold added_optimizer<Files, Store, Optimizer>::hold(where at) const {
+  if constexpr (moves)
+    if (is_on_device()) return store_->hold_state(at);
+  return {};
+}
+
+template <folders_policy Files, class Store, class Optimizer>
+std::optional<manifest_optimizer> added_optimizer<Files, Store, Optimizer>::optimizer() const {
+  manifest_optimizer out{optimizer_->steps(), {}};
+  optimizer_->each_setting([&](const char* name, double value) {
+    if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+  });
+  return out;
+}
+
 /// State of one's own, under a name.
 template <folders_policy Files, class State>
 class added_user_state final : public added_object<Files> {
@@ -231,13 +252,9 @@ class added_state {
   using reader = checkpoint_reader<Files>;
 
   template <class Store>
-  void add_values(Store& store) {
-    all_.push_back(std::make_unique<added_values<Files, Store>>(store));
-  }
+  void add_values(Store& store);
   template <class Store, class Optimizer>
-  void add_optimizer(Store& store, Optimizer& optimizer) {
-    all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
-  }
+  void add_optimizer(Store& store, Optimizer& optimizer);
   /// Throws usage_error where a state of that name was added.
   template <class State>
   void add_user(std::string name, State& state, where at) {
@@ -247,62 +264,95 @@ class added_state {
     all_.push_back(std::make_unique<added_user_state<Files, State>>(std::move(name), state));
   }
 
-  void declare(declared_state& out) const {
-    for (const auto& each : all_) each->declare(out);
-  }
+  void declare(declared_state& out) const;
   /// Whether a phase has state of optimizers away from the device.
-  [[nodiscard]] bool away() const {
-    return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
-  }
+  [[nodiscard]] bool away() const;
   /// It is there while the result lives.
-  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
-    std::vector<residency_hold> out;
-    for (const auto& each : all_) out.push_back(each->hold(at));
-    return out;
-  }
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const;
   /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
-  [[nodiscard]] captured_state capture(where at) const {
-    captured_state out;
-    for (const auto& each : all_) {
-      if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
-      if (const std::string* const name = each->name())
-        out.states.emplace_back(*name, expected_text(each->text(), *name, at));
-    }
-    return out;
-  }
+  [[nodiscard]] captured_state capture(where at) const;
   /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
   /// and settings.
-  [[nodiscard]] std::string described() const {
-    std::string names, optimizers;
-    std::size_t states = 0, number = 0;
-    for (const auto& each : all_) {
-      if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
-      if (const auto own = each->optimizer()) {
-        optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
-        for (const auto& [name, value] : own->settings) optimizers += " " + name;
-      }
-    }
-    return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
-  }
-  void load(reader& in, state_kinds kinds, where at) const {
-    for (const auto& each : all_) each->load(in, kinds, at);
-  }
+  [[nodiscard]] std::string described() const;
+  void load(reader& in, state_kinds kinds, where at) const;
 
  private:
-  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
-    for (std::size_t i = 0; i < text.size();) {
-      const std::size_t length = utf8_length(std::string_view(text).substr(i));
-      if (length == 0)
-        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
-                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
-                          at);
-      i += length;
-    }
-    return text;
-  }
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at);
 
   std::vector<std::unique_ptr<added_object<Files>>> all_;
   std::size_t optimizers_ = 0;
 };
+
+template <folders_policy Files>
+template <class Store>
+void added_state<Files>::add_values(Store& store) {
+  all_.push_back(std::make_unique<added_values<Files, Store>>(store));
+}
+
+template <folders_policy Files>
+template <class Store, class Optimizer>
+void added_state<Files>::add_optimizer(Store& store, Optimizer& optimizer) {
+  all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
+}
+
+template <folders_policy Files>
+void added_state<Files>::declare(declared_state& out) const {
+  for (const auto& each : all_) each->declare(out);
+}
+
+template <folders_policy Files>
+bool added_state<Files>::away() const {
+  return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
+}
+
+template <folders_policy Files>
+std::vector<residency_hold> added_state<Files>::hold(where at) const {
+  std::vector<residency_hold> out;
+  for (const auto& each : all_) out.push_back(each->hold(at));
+  return out;
+}
+
+template <folders_policy Files>
+captured_state added_state<Files>::capture(where at) const {
+  captured_state out;
+  for (const auto& each : all_) {
+    if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
+    if (const std::string* const name = each->name())
+      out.states.emplace_back(*name, expected_text(each->text(), *name, at));
+  }
+  return out;
+}
+
+template <folders_policy Files>
+std::string added_state<Files>::described() const {
+  std::string names, optimizers;
+  std::size_t states = 0, number = 0;
+  for (const auto& each : all_) {
+    if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
+    if (const auto own = each->optimizer()) {
+      optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
+      for (const auto& [name, value] : own->settings) optimizers += " " + name;
+    }
+  }
+  return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
+}
+
+template <folders_policy Files>
+void added_state<Files>::load(reader& in, state_kinds kinds, where at) const {
+  for (const auto& each : all_) each->load(in, kinds, at);
+}
+
+template <folders_policy Files>
+std::string added_state<Files>::expected_text(std::string text, const std::string& name, where at) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = utf8_length(std::string_view(text).substr(i));
+    if (length == 0)
+      throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                            std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                        at);
+    i += length;
+  }
+  return text;
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "belay/comm/collective.hpp"
+#include "belay/comm/group.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/box.hpp"
@@ -87,11 +88,7 @@ class declared_state {
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
   /// The declarations of the pieces, without where they lie: a tensor for each piece.
-  [[nodiscard]] std::vector<manifest_tensor> declarations() const {
-    std::vector<manifest_tensor> out;
-    for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
-    return out;
-  }
+  [[nodiscard]] std::vector<manifest_tensor> declarations() const;
 
  private:
   std::vector<declared_piece> pieces_;
@@ -111,22 +108,10 @@ void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::siz
 class checkpoint_layout {
  public:
   checkpoint_layout() = default;
-  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// The layout of all that the ranks of `of`, a mesh of `shape`, have declared. A tensor that several pipeline
   /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
   /// stages list a tensor in two shapes, or its ranks do not write each element once.
-  template <class Group>
-  checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
-    const std::string own = manifest_text::of(declared.declarations());
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const std::string text = safetensors::broadcast_text(group, rank == group.rank() ? own : "", rank, at);
-      const std::string source = "the state of rank " + std::to_string(rank);
-      add(rank, manifest_parser(text, source, at).parse_tensors(), at);
-      if (rank == group.rank()) keep_own(rank, declared);
-    }
-    expect_whole(at);
-    lay_out_all(at);
-    keep_copies(group.rank(), declared);
-  }
+  checkpoint_layout(const group& of, const axes& shape, const declared_state& declared, where at);
 
   /// Whether several stages list a tensor.
   [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
@@ -142,26 +127,8 @@ class checkpoint_layout {
                                                               std::uint64_t step);
 
   /// The checksums of all files' chunks, in the manifest's order. Collective.
-  template <class Group>
-  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const Group& group, const std::vector<file_to_write>& own,
-                                                            where at) const {
-    const auto ranks = static_cast<std::size_t>(group.size());
-    std::vector<std::size_t> counts(ranks);
-    for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
-    const std::size_t most = *std::max_element(counts.begin(), counts.end());
-    std::vector<std::uint64_t> mine, all(most * ranks);
-    for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
-    mine.resize(most);
-    if (most > 0) group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-    std::vector<std::uint32_t> out;
-    std::vector<std::size_t> next(ranks);
-    for (const file& each : files_)
-      for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
-        const auto rank = static_cast<std::size_t>(each.rank);
-        out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
-      }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const group& of, const std::vector<file_to_write>& own,
+                                                            where at) const;
 
   /// The manifest of a checkpoint, but for optimizers and states.
   [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,

@@ -7,6 +7,48 @@
 
 namespace belay::inline BELAY_ABI {
 
+BELAY_DECL std::vector<manifest_tensor> declared_state::declarations() const {
+  std::vector<manifest_tensor> out;
+  for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
+  return out;
+}
+
+BELAY_DECL checkpoint_layout::checkpoint_layout(const group& of, const axes& shape, const declared_state& declared,
+                                                where at)
+    : shape_(shape) {
+  const std::string own = manifest_text::of(declared.declarations());
+  for (int rank = 0; rank < of.size(); ++rank) {
+    const std::string text = safetensors::broadcast_text(of, rank == of.rank() ? own : "", rank, at);
+    const std::string source = "the state of rank " + std::to_string(rank);
+    add(rank, manifest_parser(text, source, at).parse_tensors(), at);
+    if (rank == of.rank()) keep_own(rank, declared);
+  }
+  expect_whole(at);
+  lay_out_all(at);
+  keep_copies(of.rank(), declared);
+}
+
+BELAY_DECL std::vector<std::uint32_t> checkpoint_layout::gather_checksums(const group& of,
+                                                                          const std::vector<file_to_write>& own,
+                                                                          where at) const {
+  const auto ranks = static_cast<std::size_t>(of.size());
+  std::vector<std::size_t> counts(ranks);
+  for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
+  const std::size_t most = *std::max_element(counts.begin(), counts.end());
+  std::vector<std::uint64_t> mine, all(most * ranks);
+  for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
+  mine.resize(most);
+  if (most > 0) of.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<std::uint32_t> out;
+  std::vector<std::size_t> next(ranks);
+  for (const file& each : files_)
+    for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
+      const auto rank = static_cast<std::size_t>(each.rank);
+      out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
+    }
+  return out;
+}
+
 BELAY_DECL std::vector<std::uint64_t> checkpoint_layout::sums_of_copies(std::span<std::byte> memory,
                                                                         file_staging& staging, where at) const {
   std::vector<std::uint64_t> out(sums_);

@@ -22,6 +22,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/slot_ring.hpp"
 #include "belay/device/stored_bytes.hpp"
@@ -112,38 +113,15 @@ class offloaded_state {
  public:
   using state_type = compute_type_t<T>;
   static constexpr std::size_t parts = Parts;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
   /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
   /// that file. Throws tier_file_error where it cannot be made.
   offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at)
-      : owned_(owned),
-        sizes_(sizes),
-        chunks_(owned, memory.chunk),
-        chunk_(sizes.chunk_of(owned_elements)),
-        state_in_slot_(sizes.state_in_slot(owned_elements)),
-        state_(state),
-        part_(owned_elements),
-        copies_of_(std::move(copied)) {
-    if (owned_elements == 0) return;
-    const std::size_t slot_count = sizes.slots_of(owned_elements);
-    const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
-      void* first = all.data();
-      std::size_t room = all.size();
-      first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
-      return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
-                       sizes.alignment(), found);
-    };
-    ring_ = slots_in(ring, free);
-    if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-    in_slots_.resize(slot_count);
-    written_.resize(slot_count);
-    copied_.resize(slot_count);
-    if (memory.state == tier::file)
-      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
-  }
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
 
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
   /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
@@ -185,59 +163,12 @@ class offloaded_state {
 
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
   /// `visit` writes goes back there. Nothing may be under way.
-  template <class Visit>
-  void each_state(Visit&& visit, where at) {
-    if (!file_) {
-      std::size_t done = 0;
-      for (const owned_range<T>& range : owned_) {
-        for (std::size_t p = 0; p != parts; ++p)
-          visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
-        done += range.count;
-      }
-      return;
-    }
-    ring_.reset();
-    for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      const slot_view slot = view_of(file_slot(0), k);
-      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-      file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
-      visit_chunk(k, slot, visit);
-      file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
-    }
-  }
+  void each_state(visit_state visit, where at);
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
   /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
-  template <class Visit>
-  void fill_state(Visit&& visit, where at) {
-    if (!file_) return each_state(visit, at);
-    ring_.reset();
-    for (file_transfer& each : written_) each = {};
-    for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      file_transfer& last = written_[k % ring_.slot_count()];
-      last.wait(at);
-      const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
-      const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-      std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
-      visit_chunk(k, slot, visit);
-      last = file_->start_write(sizes_.file_offset(k), bytes, at);
-    }
-    for (file_transfer& each : written_) each.wait(at);
-  }
+  void fill_state(visit_state visit, where at);
   /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
-  template <class Visit>
-  void each_place(Visit&& visit) const {
-    std::vector<stored_bytes> places;
-    for (std::size_t p = 0; p != parts; ++p)
-      for (std::size_t k = 0; k < chunks_.size(); ++k)
-        state_chunks::each_part(
-            chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-              if (offset == 0) places.clear();
-              places.emplace_back(file_->reference(),
-                                  sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
-                                  n * sizeof(state_type));
-              if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
-            });
-  }
+  void each_place(visit_place visit) const;
 
   [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
   [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
@@ -270,17 +201,7 @@ class offloaded_state {
     return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
-  template <class Visit>
-  void visit_chunk(std::size_t k, const slot_view& slot, Visit&& visit) const {
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              owned_range<T> part = range;
-                              part.offset += offset;
-                              part.count = n;
-                              for (std::size_t p = 0; p != parts; ++p)
-                                visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
-                            });
-  }
+  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
 
   template <class Element, class Copies>
   static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
@@ -385,5 +306,102 @@ class offloaded_state {
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
   std::optional<tier_file<Files>> file_;
 };
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
+                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
+                                                  const state_layout& sizes, std::span<state_type> state,
+                                                  std::span<std::byte> ring, std::span<std::byte> beside,
+                                                  slot_contents free, where at)
+    : owned_(owned),
+      sizes_(sizes),
+      chunks_(owned, memory.chunk),
+      chunk_(sizes.chunk_of(owned_elements)),
+      state_in_slot_(sizes.state_in_slot(owned_elements)),
+      state_(state),
+      part_(owned_elements),
+      copies_of_(std::move(copied)) {
+  if (owned_elements == 0) return;
+  const std::size_t slot_count = sizes.slots_of(owned_elements);
+  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+    void* first = all.data();
+    std::size_t room = all.size();
+    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
+                     sizes.alignment(), found);
+  };
+  ring_ = slots_in(ring, free);
+  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
+  in_slots_.resize(slot_count);
+  written_.resize(slot_count);
+  copied_.resize(slot_count);
+  if (memory.state == tier::file)
+    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
+  if (!file_) {
+    std::size_t done = 0;
+    for (const owned_range<T>& range : owned_) {
+      for (std::size_t p = 0; p != parts; ++p)
+        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
+      done += range.count;
+    }
+    return;
+  }
+  ring_.reset();
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(file_slot(0), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
+    visit_chunk(k, slot, visit);
+    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
+  }
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
+  if (!file_) return each_state(visit, at);
+  ring_.reset();
+  for (file_transfer& each : written_) each = {};
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    file_transfer& last = written_[k % ring_.slot_count()];
+    last.wait(at);
+    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
+    visit_chunk(k, slot, visit);
+    last = file_->start_write(sizes_.file_offset(k), bytes, at);
+  }
+  for (file_transfer& each : written_) each.wait(at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
+  std::vector<stored_bytes> places;
+  for (std::size_t p = 0; p != parts; ++p)
+    for (std::size_t k = 0; k < chunks_.size(); ++k)
+      state_chunks::each_part(
+          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+            if (offset == 0) places.clear();
+            places.emplace_back(file_->reference(),
+                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
+                                n * sizeof(state_type));
+            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
+          });
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
+  state_chunks::each_part(chunks_[k], owned_,
+                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                            owned_range<T> part = range;
+                            part.offset += offset;
+                            part.count = n;
+                            for (std::size_t p = 0; p != parts; ++p)
+                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                          });
+}
 
 }  // namespace belay::inline BELAY_ABI

@@ -39,34 +39,12 @@ class basic_file {
   basic_file() = default;
 
   /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
-  basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
-    if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
-  }
+  basic_file(std::string path, int flags, where at);
   /// Opens, where an error leaves it closed, with errno.
-  [[nodiscard]] static basic_file attempt(std::string path, int flags) {
-    basic_file result;
-    result.path_ = std::move(path);
-    do {
-      result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
-    } while (result.descriptor_ < 0 && errno == EINTR);
-    return result;
-  }
+  [[nodiscard]] static basic_file attempt(std::string path, int flags);
 
   /// Creates `path` for writing (mode 0600). The result is not open where that name exists already.
-  [[nodiscard]] static basic_file create_new(std::string path, where at) {
-    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-    basic_file result;
-    result.path_ = std::move(path);
-    do {
-      result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
-    } while (result.descriptor_ < 0 && errno == EINTR);
-    if (result.descriptor_ < 0 && errno != EEXIST) {
-      const int number = errno;
-      const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(result.path_) : "";
-      throw file_error(result.path_, 0, "cannot be created: " + reason(number) + folder, at);
-    }
-    return result;
-  }
+  [[nodiscard]] static basic_file create_new(std::string path, where at);
 
   basic_file(basic_file&& other) noexcept
       : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -85,43 +63,13 @@ class basic_file {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Size in bytes. A file_error for a folder, a pipe, or anything else that is no regular file.
-  [[nodiscard]] std::uint64_t size(where at) const {
-    struct stat facts{};
-    if (Files::ask_open(descriptor_, facts) != 0)
-      throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
-    if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
-    return static_cast<std::uint64_t>(facts.st_size);
-  }
+  [[nodiscard]] std::uint64_t size(where at) const;
 
   /// Fills `to` from byte `offset`. A file that ends earlier is a file_error.
-  void read(std::uint64_t offset, std::span<std::byte> to, where at) const {
-    for (std::size_t done = 0; done < to.size();) {
-      const std::size_t rest = to.size() - done;
-      const ssize_t got = Files::read_at(descriptor_, to.data() + done, one_call(rest), position(offset, at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) {
-        throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
-      }
-      if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(rest) + " bytes too early", at);
-      done += static_cast<std::size_t>(got);
-      offset += static_cast<std::uint64_t>(got);
-    }
-  }
+  void read(std::uint64_t offset, std::span<std::byte> to, where at) const;
 
   /// Writes all of `from` at byte `offset`.
-  void write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
-    for (std::size_t done = 0; done < from.size();) {
-      const std::size_t rest = from.size() - done;
-      const ssize_t put = Files::write_at(descriptor_, from.data() + done, one_call(rest), position(offset, at));
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) {
-        const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
-        throw file_error(path_, offset, "cannot write " + std::to_string(rest) + " bytes: " + why, at);
-      }
-      done += static_cast<std::size_t>(put);
-      offset += static_cast<std::uint64_t>(put);
-    }
-  }
+  void write(std::uint64_t offset, std::span<const std::byte> from, where at) const;
 
   /// Advice to the system, which may ignore it: these bytes are read soon, or their way to the medium may begin.
   void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
@@ -135,43 +83,18 @@ class basic_file {
 
   /// Lets writes go around the page cache from here on: returns the alignment of offset, length and address that they
   /// need then, or 0 where the file system has none of these. `go_buffered`: through it again.
-  [[nodiscard]] std::size_t go_direct() const noexcept {
-    const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
-    return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
-  }
-  void go_buffered(where at) const {
-    if (Files::make_buffered(descriptor_) != 0)
-      throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
-  }
+  [[nodiscard]] std::size_t go_direct() const noexcept;
+  void go_buffered(where at) const;
 
   /// Makes it `bytes` long, and takes that room on the medium where the file system can, so that a full one is found
   /// before anything is written.
-  void reserve(std::uint64_t bytes, where at) const {
-    const off_t size = position(bytes, at);
-    int number = 0;
-    do {
-      number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
-      if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
-    } while (number == EINTR);
-    if (number != 0)
-      throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
-  }
+  void reserve(std::uint64_t bytes, where at) const;
 
   /// Sets the permission bits.
-  void permit(unsigned mode, where at) const {
-    if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
-      throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
-    }
-  }
+  void permit(unsigned mode, where at) const;
 
   /// Returns when the content is on the medium (fsync).
-  void sync(where at) const {
-    int result = 0;
-    do {
-      result = Files::sync(descriptor_);
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
-  }
+  void sync(where at) const;
 
   void close() noexcept {
     if (descriptor_ >= 0) static_cast<void>(Files::close(descriptor_));
@@ -192,6 +115,115 @@ class basic_file {
   std::string path_;
   int descriptor_ = -1;
 };
+
+template <files_policy Files>
+basic_file<Files>::basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
+  if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
+}
+
+template <files_policy Files>
+auto basic_file<Files>::attempt(std::string path, int flags) -> basic_file {
+  basic_file result;
+  result.path_ = std::move(path);
+  do {
+    result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
+  } while (result.descriptor_ < 0 && errno == EINTR);
+  return result;
+}
+
+template <files_policy Files>
+auto basic_file<Files>::create_new(std::string path, where at) -> basic_file {
+  constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  basic_file result;
+  result.path_ = std::move(path);
+  do {
+    result.descriptor_ = Files::open(result.path_.c_str(), flags, S_IRUSR | S_IWUSR);
+  } while (result.descriptor_ < 0 && errno == EINTR);
+  if (result.descriptor_ < 0 && errno != EEXIST) {
+    const int number = errno;
+    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(result.path_) : "";
+    throw file_error(result.path_, 0, "cannot be created: " + reason(number) + folder, at);
+  }
+  return result;
+}
+
+template <files_policy Files>
+std::uint64_t basic_file<Files>::size(where at) const {
+  struct stat facts{};
+  if (Files::ask_open(descriptor_, facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
+  if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
+  return static_cast<std::uint64_t>(facts.st_size);
+}
+
+template <files_policy Files>
+void basic_file<Files>::read(std::uint64_t offset, std::span<std::byte> to, where at) const {
+  for (std::size_t done = 0; done < to.size();) {
+    const std::size_t rest = to.size() - done;
+    const ssize_t got = Files::read_at(descriptor_, to.data() + done, one_call(rest), position(offset, at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      throw file_error(path_, offset, "cannot read " + std::to_string(rest) + " bytes: " + reason(errno), at);
+    }
+    if (got == 0) throw file_error(path_, offset, "ends " + std::to_string(rest) + " bytes too early", at);
+    done += static_cast<std::size_t>(got);
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+template <files_policy Files>
+void basic_file<Files>::write(std::uint64_t offset, std::span<const std::byte> from, where at) const {
+  for (std::size_t done = 0; done < from.size();) {
+    const std::size_t rest = from.size() - done;
+    const ssize_t put = Files::write_at(descriptor_, from.data() + done, one_call(rest), position(offset, at));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      const std::string why = put < 0 ? reason(errno) : std::string("nothing was taken");
+      throw file_error(path_, offset, "cannot write " + std::to_string(rest) + " bytes: " + why, at);
+    }
+    done += static_cast<std::size_t>(put);
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+template <files_policy Files>
+std::size_t basic_file<Files>::go_direct() const noexcept {
+  const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
+  return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
+}
+
+template <files_policy Files>
+void basic_file<Files>::go_buffered(where at) const {
+  if (Files::make_buffered(descriptor_) != 0)
+    throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
+}
+
+template <files_policy Files>
+void basic_file<Files>::reserve(std::uint64_t bytes, where at) const {
+  const off_t size = position(bytes, at);
+  int number = 0;
+  do {
+    number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
+    if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
+  } while (number == EINTR);
+  if (number != 0)
+    throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
+}
+
+template <files_policy Files>
+void basic_file<Files>::permit(unsigned mode, where at) const {
+  if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
+    throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
+  }
+}
+
+template <files_policy Files>
+void basic_file<Files>::sync(where at) const {
+  int result = 0;
+  do {
+    result = Files::sync(descriptor_);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) throw file_error(path_, 0, "cannot be brought to the medium: " + reason(errno), at);
+}
 
 using file = basic_file<posix_files>;
 

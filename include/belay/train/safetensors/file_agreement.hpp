@@ -13,13 +13,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -46,44 +46,13 @@ template <communicator Group>
 class file_agreement {
  public:
   /// Calls `body`, unless an earlier one has failed. Other exceptions go on.
-  template <class Body>
-  void attempt(Body&& body) {
-    if (kept_) return;
-    try {
-      body();
-    } catch (const file_error& problem) {
-      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
-    } catch (const input_error& problem) {
-      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
-    } catch (const usage_error& problem) {
-      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
-    }
-  }
+  void attempt(function_ref<void()> body);
   [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
 
   /// Where an `attempt` of some rank has failed, throws the error of the lowest such rank on all, with its number.
   /// Collective over `group`, of host memory.
   template <communicator Group>
-  void agree(const Group& group, where at = where::current()) {
-    if (!is_rehearsed(group)) {
-      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
-      const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
-      std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
-      group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-      for (int rank = 0; rank < group.size(); ++rank) {
-        const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
-        const std::string path = broadcast_text(group, mine.path, rank, at);
-        const std::string message = broadcast_text(group, mine.message, rank, at);
-        const int number = world_rank(group, rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
-          throw file_error(path, there[1], message, at, number);
-        const std::string text = "rank " + std::to_string(number) + ": " + message;
-        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
-        throw usage_error(text, at);
-      }
-    }
-  }
+  void agree(const Group& group, where at = where::current());
 
  private:
   enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
@@ -94,15 +63,52 @@ class file_agreement {
   };
 
   // Without the site, which is another on the other ranks.
-  [[nodiscard]] static std::string said_by(const error& problem) {
-    constexpr std::string_view mark = "belay: ";
-    const std::string_view all = problem.what();
-    const std::size_t found = all.find(mark);
-    return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
-  }
+  [[nodiscard]] static std::string said_by(const error& problem);
 
   std::optional<failure> kept_;
 };
+
+inline void file_agreement::attempt(function_ref<void()> body) {
+  if (kept_) return;
+  try {
+    body();
+  } catch (const file_error& problem) {
+    kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
+  } catch (const input_error& problem) {
+    kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
+  } catch (const usage_error& problem) {
+    kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
+  }
+}
+
+template <communicator Group>
+void file_agreement::agree(const Group& group, where at) {
+  if (!is_rehearsed(group)) {
+    const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
+    const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
+    std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
+    group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
+      if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
+      const std::string path = broadcast_text(group, mine.path, rank, at);
+      const std::string message = broadcast_text(group, mine.message, rank, at);
+      const int number = world_rank(group, rank);
+      if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+        throw file_error(path, there[1], message, at, number);
+      const std::string text = "rank " + std::to_string(number) + ": " + message;
+      if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
+      throw usage_error(text, at);
+    }
+  }
+}
+
+inline std::string file_agreement::said_by(const error& problem) {
+  constexpr std::string_view mark = "belay: ";
+  const std::string_view all = problem.what();
+  const std::size_t found = all.find(mark);
+  return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
+}
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI

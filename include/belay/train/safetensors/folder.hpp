@@ -80,14 +80,15 @@ class basic_folder {
  public:
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
   /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
-  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
+  explicit basic_folder(const std::string& path, where at = where::current());
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
   /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
   /// those files.
-  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
-      : path_(path) {
-    open(needed, some, at);
-  }
+  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current());
+
+  basic_folder(basic_folder&&) = default;
+  basic_folder& operator=(basic_folder&&) = default;
+  ~basic_folder();
 
   /// The file, or that of the index.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -100,93 +101,26 @@ class basic_folder {
   }
 
   /// Throws file_error where tensor `name` is not there, or has another shape.
-  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const {
-    const basic_reader<Files>& in = file_with(name, at);
-    const std::vector<std::uint64_t>& found = find(name)->shape;
-    if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
-    throw file_error(in.path(), 0,
-                     "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
-                     at);
-  }
+  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const;
 
   /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
   /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
   /// nearest where T is narrower. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const {
-    file_with(name, at).read(name, first_element, destination, at);
-  }
+            where at = where::current()) const;
   template <class T>
   void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const {
-    file_with(name, at).read_converted(name, first_element, destination, at);
-  }
+                      where at = where::current()) const;
 
  private:
   enum extent { all, some };
 
-  void open(std::span<const std::string> needed, extent which, where at) {
-    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    if (const std::string index = index_of<Files>(path_, at); !index.empty())
-      return open_index(index, needed, which, at);
-    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
-    add(path_, at);
-    sort(at);
-    for (const std::string& name : needed) static_cast<void>(file_with(name, at));
-  }
-  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at) {
-    path_ = index;
-    const weight_map map = read_index<Files>(index, at);
-    std::map<std::string_view, std::string_view> file_of;
-    for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
-    std::map<std::string_view, std::size_t> number;
-    const auto take = [&](std::string_view lies_in) {
-      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
-    };
-    if (which == all)
-      for (const auto& [name, lies_in] : map) take(lies_in);
-    for (const std::string& name : needed) {
-      const auto found = file_of.find(name);
-      if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
-      take(found->second);
-    }
-    sort(at);
-    for (const auto& [name, lies_in] : map) {
-      const auto opened = number.find(lies_in);
-      if (opened == number.end()) continue;
-      const tensor* const found = find(name);
-      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
-        throw file_error(files_[opened->second].path(), 0,
-                         "has no tensor " + printable(name) + ", as " + index + " says", at);
-    }
-    for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (!file_of.contains(tensors_[i].name))
-        throw file_error(files_[file_of_[i]].path(), 0,
-                         "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
-  }
-  void add(const std::string& name, where at) {
-    const auto& opened = files_.emplace_back(name, at);
-    for (const tensor& each : opened.tensors()) {
-      tensors_.push_back(each);
-      file_of_.push_back(files_.size() - 1);
-    }
-  }
-  void sort(where at) {
-    by_name_ = order_by_name(tensors_);
-    for (std::size_t i = 1; i < by_name_.size(); ++i) {
-      const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
-      if (one.name == other.name)
-        throw file_error(
-            files_[file_of_[by_name_[i]]].path(), 0,
-            "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(), at);
-    }
-  }
-  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const {
-    const tensor* const found = find(name);
-    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
-    return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
-  }
+  void open(std::span<const std::string> needed, extent which, where at);
+  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at);
+  void add(const std::string& name, where at);
+  void sort(where at);
+  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const;
 
   std::string path_;
   std::deque<basic_reader<Files>> files_;
@@ -194,6 +128,115 @@ class basic_folder {
   std::vector<std::size_t> file_of_;  // of each tensor
   std::vector<std::size_t> by_name_;
 };
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, where at) : path_(path) {
+  open({}, all, at);
+}
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, std::span<const std::string> needed, where at)
+    : path_(path) {
+  open(needed, some, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at) const {
+  const basic_reader<Files>& in = file_with(name, at);
+  const std::vector<std::uint64_t>& found = find(name)->shape;
+  if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
+  throw file_error(in.path(), 0,
+                   "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
+                   at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                               where at) const {
+  file_with(name, at).read(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                                         where at) const {
+  file_with(name, at).read_converted(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open(std::span<const std::string> needed, extent which, where at) {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  if (const std::string index = index_of<Files>(path_, at); !index.empty()) return open_index(index, needed, which, at);
+  if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
+  add(path_, at);
+  sort(at);
+  for (const std::string& name : needed) static_cast<void>(file_with(name, at));
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open_index(const std::string& index, std::span<const std::string> needed, extent which,
+                                     where at) {
+  path_ = index;
+  const weight_map map = read_index<Files>(index, at);
+  std::map<std::string_view, std::string_view> file_of;
+  for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
+  std::map<std::string_view, std::size_t> number;
+  const auto take = [&](std::string_view lies_in) {
+    if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
+  };
+  if (which == all)
+    for (const auto& [name, lies_in] : map) take(lies_in);
+  for (const std::string& name : needed) {
+    const auto found = file_of.find(name);
+    if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
+    take(found->second);
+  }
+  sort(at);
+  for (const auto& [name, lies_in] : map) {
+    const auto opened = number.find(lies_in);
+    if (opened == number.end()) continue;
+    const tensor* const found = find(name);
+    if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
+      throw file_error(files_[opened->second].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says",
+                       at);
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!file_of.contains(tensors_[i].name))
+      throw file_error(files_[file_of_[i]].path(), 0,
+                       "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::add(const std::string& name, where at) {
+  const auto& opened = files_.emplace_back(name, at);
+  for (const tensor& each : opened.tensors()) {
+    tensors_.push_back(each);
+    file_of_.push_back(files_.size() - 1);
+  }
+}
+
+template <files_policy Files>
+void basic_folder<Files>::sort(where at) {
+  by_name_ = order_by_name(tensors_);
+  for (std::size_t i = 1; i < by_name_.size(); ++i) {
+    const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
+    if (one.name == other.name)
+      throw file_error(files_[file_of_[by_name_[i]]].path(), 0,
+                       "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(),
+                       at);
+  }
+}
+
+template <files_policy Files>
+const basic_reader<Files>& basic_folder<Files>::file_with(std::string_view name, where at) const {
+  const tensor* const found = find(name);
+  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
+  return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
+}
+
+template <files_policy Files>
+basic_folder<Files>::~basic_folder() = default;
 
 using folder = basic_folder<posix_files>;
 

@@ -23,6 +23,8 @@ namespace test {
 
 class frame : public belay::frame_arithmetic<frame> {
  public:
+  frame() { kit_.use_products(model::products()); }
+
   template <class T, std::size_t Rank>
   belay::view<T, Rank> keep(belay::extents<Rank> shape) {
     kept_bytes += belay::element_count(shape) * sizeof(T);
@@ -54,7 +56,7 @@ class frame : public belay::frame_arithmetic<frame> {
   void run(Work&& work) {
     work();
   }
-  [[nodiscard]] model::host_kit& kit() const { return kit_; }
+  [[nodiscard]] belay::host_kit<>& kit() const { return kit_; }
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     return parameter.values();
@@ -114,7 +116,7 @@ class frame : public belay::frame_arithmetic<frame> {
     return {data, shape};
   }
 
-  mutable model::host_kit kit_;
+  mutable belay::host_kit<> kit_;
   engine_type engine_;
   std::vector<block> kept_;
   std::vector<block> scratch_;

@@ -116,7 +116,7 @@ auto body(result& out, const settings& how) {
 template <class T, int Stage = 1>
 result on_host(int ranks, const settings& how) {
   result out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), body<T, Stage>(out, how));
+  belay::launch<belay::host_kit<>>(belay::host::world(ranks), body<T, Stage>(out, how));
   return out;
 }
 
