@@ -43343,7 +43343,6 @@ extern template void launch_rank<host_engine, host_engine>(launch_under_way&, ra
                                                            body_call<host_engine>, body_call<host_engine>);
 extern template class tier_file<>;
 extern template class streamed_file<>;
-extern template file_medium medium_of<>(const std::string&, where);
 extern template class copy_stream<host_stream>;
 extern template void expect_kept_of<host_engine>(const host_engine&, const invocation&, const invocation_memory&,
                                                  const output_bytes&);

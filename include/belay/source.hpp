@@ -146,7 +146,6 @@ template class engine<host_pages, host_kit<>>;
 template class step_core<host_engine>;
 template class tier_file<>;
 template class streamed_file<>;
-template file_medium medium_of<>(const std::string&, where);
 template class copy_stream<host_stream>;
 template void expect_kept_of<host_engine>(const host_engine&, const invocation&, const invocation_memory&,
                                           const output_bytes&);
