@@ -39,7 +39,7 @@ inline void cblas_product(belay::operand<double> c, belay::operand<const double>
 }
 #endif
 
-/// What a launch takes as its `products`.
+/// The `products` of a launch.
 [[nodiscard]] inline belay::host_products products() noexcept {
 #if BELAY_HAS_CBLAS
   return {cblas_product, cblas_product};

@@ -327,7 +327,7 @@ template class checkpoints<run>;
 }  // namespace belay::inline BELAY_ABI
 #endif
 
-// What they hold of stores and optimizers.
+// Stores and optimizers in checkpoints.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 14
 #include "belay/train/host_types.hpp"
 

@@ -254,7 +254,7 @@ void streamed_file<Files>::next_piece() {
   filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
   filled_slot_ = next_slot();
   await_slot(filled_slot_);
-  // What lies beside the range in its first and in its last block.
+  // Bytes beside the range in its first and in its last block stay as they are.
   const std::uint64_t tail = down(writing_.last);
   const bool begins_inside = filled_.first < writing_.first;
   if (begins_inside) read_block(filled_.first);
