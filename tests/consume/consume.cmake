@@ -69,7 +69,9 @@ if(mode STREQUAL "pkg_config")
   file(COPY_FILE ${project_dir}/ranks.cpp ${work_dir}/ranks.cpp)
   set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   foreach(name core_in_one ranks)
-    run(${CMAKE_CURRENT_LIST_DIR}/core_once.sh ${cxx} -std=c++20 ${compile_flags} -c ${work_dir}/${name}.cpp -o ${work_dir}/${name}.o)
+    # Whichever test compiles the core, with the house's warnings.
+    run(${CMAKE_CURRENT_LIST_DIR}/core_once.sh ${cxx} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+      ${compile_flags} -c ${work_dir}/${name}.cpp -o ${work_dir}/${name}.o)
   endforeach()
   run(${cxx} ${work_dir}/ranks.o ${work_dir}/core_in_one.o ${link_flags} -o ${work_dir}/ranks)
   run(${work_dir}/ranks)
