@@ -162,7 +162,7 @@ if(NOT failed OR NOT diagnostics MATCHES "v0_checks2::no_core_of_the_same_BELAY_
 endif()
 
 # Without the macro the header says what to do.
-execute_process(COMMAND ${${compiler}} -std=c++20 "-I${root}" -fsyntax-only "${work_dir}/source.cpp"
+execute_process(COMMAND ${${compiler}} -std=c++20 "-I${root}" -fsyntax-only "${work_dir}/core_in_one.cpp"
   RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
 if(NOT failed OR NOT diagnostics MATCHES "is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it for every source")
   message(SEND_ERROR "source.hpp without BELAY_SEPARATE_COMPILATION says:\n${diagnostics}")

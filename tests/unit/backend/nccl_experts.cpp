@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "fakes/cuda/forgetful_api.hpp"
 #include "fakes/nccl/failing_nccl.hpp"
 #include "unit/backend/exchanged_rows.hpp"
+#include "unit/train/support/failed_launch.hpp"
 
 using exchanged_rows::result, exchanged_rows::sizes, exchanged_rows::on_host;
 using fakes::work_order;
@@ -53,25 +53,22 @@ void check(const sizes& of) {
   }
 }
 
-// What two ranks throw, empty: nothing.
-std::string thrown_by(fakes::one_failure& how, std::size_t device_fails_at = 0,
-                      std::chrono::duration<double> timeout = std::chrono::seconds(60), std::size_t* calls = nullptr) {
+// What two ranks throw.
+failed_launch::thrown thrown_by(fakes::one_failure& how, std::size_t device_fails_at = 0,
+                                std::chrono::duration<double> timeout = std::chrono::seconds(60),
+                                failed_launch::device_calls* made = nullptr) {
   fakes::device_api api({.order = work_order::late, .fail_at = device_fails_at, .devices = 2});
   fakes::nccl_fabric fabric(api);
-  std::string what;
-  try {
+  const auto got = failed_launch::of([&] {
     const fakes::failing_nccl nccl(fabric, how);
     static_cast<void>(over_nccl<float>(api, nccl, {.timeout = timeout}, 2, tight, belay::freed_memory::as_it_was));
-  } catch (const belay::error& problem) {
-    what = problem.what();
-  }
+  });
   CHECK(fabric.refusals().empty());
   CHECK(fabric.empty());
   CHECK(api.empty());
-  if (calls != nullptr) *calls = api.calls().size();
-  return what;
+  if (made != nullptr) *made = {api.calls(), api.calls().size(), {}};
+  return got;
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -101,7 +98,7 @@ TEST_CASE("rows that are sent before they are packed, and read before they have 
 }
 TEST_CASE("a call of NCCL that fails in an exchange of experts ends both ranks with its name, and nothing is left") {
   fakes::one_failure none;
-  CHECK(thrown_by(none).empty());
+  CHECK(thrown_by(none).what.empty());
   const std::vector<std::string> names = none.names;
   CHECK(std::count(names.begin(), names.end(), "group_end") == 8);  // two dispatches and their ways back
   for (std::size_t k = 1; k <= names.size(); ++k) {
@@ -110,24 +107,24 @@ TEST_CASE("a call of NCCL that fails in an exchange of experts ends both ranks w
     CAPTURE(k);
     using kind = fakes::nccl_injection::kind;
     fakes::one_failure at_once{.what = {k, kind::fails}};
-    const std::string got = thrown_by(at_once);
-    CHECK((has(got, "rank 1: " + name) && has(got, "injected")));
+    const failed_launch::thrown got = thrown_by(at_once);
+    CHECK((got.has("rank 1: " + name) && got.has("injected")));
     if (name != "group_end") continue;
     fakes::one_failure later{.what = {k, kind::asynchronous}};
-    CHECK(has(thrown_by(later), "injected"));
+    CHECK(thrown_by(later).has("injected"));
     fakes::one_failure never{.what = {k, kind::silent}};
-    CHECK(has(thrown_by(never, 0, std::chrono::milliseconds(200)), "rank"));
+    CHECK(thrown_by(never, 0, std::chrono::milliseconds(200)).has("rank"));
   }
 }
 TEST_CASE("a call of a device that fails in an exchange of experts over NCCL is told, and nothing is left") {
   fakes::one_failure none;
-  std::size_t calls = 0;
-  static_cast<void>(thrown_by(none, 0, std::chrono::seconds(60), &calls));
-  for (std::size_t k = 1; k <= calls * 3 / 4; k += 17) {  // the rest ends something, which throws nothing
+  failed_launch::device_calls usual;
+  static_cast<void>(thrown_by(none, 0, std::chrono::seconds(60), &usual));
+  for (std::size_t k = 1; k <= usual.names.size(); k += 17) {
     CAPTURE(k);
     fakes::one_failure still;
-    std::size_t made = 0;  // how often a host asks a device whether it is done differs from run to run
-    const std::string got = thrown_by(still, k, std::chrono::seconds(60), &made);
-    CHECK((has(got, "injected") || (k > made / 2 && got.empty())));
+    failed_launch::device_calls made;  // how often a host asks a device whether it is done differs from run to run
+    const failed_launch::thrown got = thrown_by(still, k, std::chrono::seconds(60), &made);
+    failed_launch::check_device(got, made, k, usual);
   }
 }

@@ -132,6 +132,7 @@ struct run_result {
   /// The exception that it has thrown, and the text of that; null: it returned.
   std::exception_ptr error;
   std::string what;
+  error_kind kind = error_kind::none;
   bool aborted_the_world = false;  // its failure was the first
 
   /// Throws what the body has thrown.

@@ -19,6 +19,7 @@ BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_pt
   const auto failed = [&](std::string what, error_kind kind) {
     end.error = std::current_exception();
     end.what = std::move(what);
+    end.kind = kind;
     if (!view.world->in_own_process()) return;
     end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str(), kind));
   };

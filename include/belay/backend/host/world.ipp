@@ -41,11 +41,22 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
   }
   for (std::thread& thread : threads) thread.join();
   members->end();
-  // The exception of the rank that aborted the world, or else the first rank's.
+  // The exception of the rank that aborted the world. Where an operation that a rank had started did, from its stream's
+  // thread, what that rank met of it itself, if it did; or else the first rank's.
   for (const run_result& end : ends) {
     if (end.aborted_the_world) end.rethrow();
   }
-  for (const run_result& end : ends) end.rethrow();
+  for (const run_result& end : ends) {
+    try {
+      end.rethrow();
+    } catch (const comm_error& told) {
+      const error_kind thrown = told.about().thrown;
+      for (const run_result& other : ends) {
+        if (thrown != error_kind::none && other.kind == thrown) other.rethrow();
+      }
+      throw;
+    }
+  }
 }
 
 BELAY_DECL void world::run_ranks(function_ref<void(belay::rank&)> body, where) const {
