@@ -10168,6 +10168,63 @@ template <class X>
 
 static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
 
+/// The product c = alpha a b + beta c, whose old c is not read where beta is 0. It is summed in `compute_type_t<C>` and
+/// rounded once.
+template <class C, class A = C, class B = A>
+struct product_call {
+  /// The result, what is multiplied as it is read, [c.rows, depth] by [depth, c.columns], and the factors.
+  operand<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+};
+
+/// A product per expert: its rows of c are those of a, multiplied by b[e]. Expert e has the rows [ends[e - 1],
+/// ends[e]); rows of no expert are left as they are.
+template <class C, class A = C, class B = A, class Index = std::int32_t>
+struct grouped_rows_call {
+  /// The result, what is multiplied, where the rows of each expert end, and the factors.
+  operand<C> c;
+  operand<const A> a;
+  operand_stack<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+
+  /// The product of expert `e`, whose rows are `count` from `first` on.
+  [[nodiscard]] BELAY_HD constexpr product_call<C, A, B> of(std::size_t e, std::size_t first,
+                                                            std::size_t count) const noexcept {
+    return {c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta};
+  }
+};
+
+/// A product per expert: c[e] is that of the expert's rows of a, which is read transposed, and of b. Expert e has the
+/// rows [ends[e - 1], ends[e]).
+template <class C, class A = C, class B = A, class Index = std::int32_t>
+struct grouped_stack_call {
+  /// The results, what is multiplied, where the rows of each expert end, and the factors.
+  operand_stack<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+
+  /// The product of expert `e`, whose rows are `count` from `first` on.
+  [[nodiscard]] BELAY_HD constexpr product_call<C, A, B> of(std::size_t e, std::size_t first,
+                                                            std::size_t count) const noexcept {
+    return {c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta};
+  }
+};
+
+/// A product per expert, of rows or into a stack.
+template <class G>
+concept grouped_call = requires(const G& call, std::size_t e) {
+  call.ends[e];
+  call.of(e, e, e).c.rows;
+};
+
 /// The sizes of an attention: `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are
 /// tokens, sequences of `length` one behind the other; a head is `head_size` columns.
 struct attention_sizes {
@@ -12028,7 +12085,7 @@ static_assert(clocked_stream<host_stream>);
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
 //   kit.teams(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, keys});
-//   kit.product<float>(c, a, belay::transposed(b), 1, 0);
+//   kit.product(belay::product_call<float>{c, a, belay::transposed(b)});
 
 // ---- belay/kernel/elementwise.hpp
 //
@@ -12522,28 +12579,28 @@ struct silu_gate_again_backward {
 // readings share one loop, and multiplied by a tile that fits the registers. Operands that are narrower than c are
 // converted as they are packed.
 //
-//   belay::kernel::blocked_product<float>::run(c, a, belay::transposed(b), 1, 0);  // c = a b^T
+//   belay::kernel::blocked_product<float>::run({c, a, belay::transposed(b)});  // c = a b^T
 //
 // And products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float
 // over the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in
 // memory that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
 // shapes.
 //
-//   belay::kernel::mixed_product({}, c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//   belay::kernel::mixed_product({}, belay::product_call<belay::bf16>{c, a, belay::transposed(b)});
 //
 // A program with a BLAS names its functions, and they serve all products: `belay::host_products`.
 
 namespace belay::inline BELAY_ABI {
 
-/// The functions that multiply matrices on the host, of `floats` and of `doubles`: c = alpha a b + beta c, where the
-/// old c is not read if beta is 0. They are called with no empty matrix, from any thread. Without a function the
-/// library's blocked loop multiplies, which also reads operands that are narrower than c; a function gets those as
-/// panels of floats. All ranks name the same functions, or sums differ in their last bits.
+/// The functions that multiply matrices on the host, of `floats` and of `doubles`. They are called with no empty
+/// matrix, from any thread. Without a function the library's blocked loop multiplies, which also reads operands that
+/// are narrower than c; a function gets those as panels of floats. All ranks name the same functions, or sums differ in
+/// their last bits.
 ///
 ///   belay::launch(world, body, {.products = {my_sgemm, my_dgemm}});
 struct host_products {
   template <class T>
-  using function = void(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta);
+  using function = void(const product_call<T>& call);
 
   function<float>* floats = nullptr;
   function<double>* doubles = nullptr;
@@ -12569,12 +12626,13 @@ struct product_blocks {
   static constexpr std::size_t depth = 128;
 };
 
-/// c = alpha a b + beta c in blocks.
+/// A product in blocks.
 template <real T, stored_real A = T, stored_real B = T>
 class blocked_product {
  public:
-  /// c = alpha a b + beta c.
-  [[gnu::hot]] static void run(operand<T> c, operand<const A> a, operand<const B> b, T alpha, T beta) noexcept {
+  /// Multiplies what `call` says.
+  [[gnu::hot]] static void run(const product_call<T, A, B>& call) noexcept {
+    const auto& [c, a, b, alpha, beta] = call;
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];
     alignas(64) T packed_b[block::depth * block::columns];
@@ -12737,21 +12795,25 @@ class blocked_product {
   static void store(T* to, vector values) noexcept { __builtin_memcpy(to, &values, sizeof values); }
 };
 
-/// c = alpha a b + beta c, of floats or doubles, by `by`. With beta 0 the old c is not read. No operand is empty.
+/// A product of floats or doubles, by `by`. No operand is empty.
 template <real T>
-void product(const host_products& by, operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) {
+void product(const host_products& by, const product_call<T>& call) {
   if constexpr (std::is_same_v<T, float>) {
-    if (by.floats != nullptr) return by.floats(c, a, b, alpha, beta);
+    if (by.floats != nullptr) return by.floats(call);
   } else if constexpr (std::is_same_v<T, double>) {
-    if (by.doubles != nullptr) return by.doubles(c, a, b, alpha, beta);
+    if (by.doubles != nullptr) return by.doubles(call);
   }
-  blocked_product<T>::run(c, a, b, alpha, beta);
+  blocked_product<T>::run(call);
 }
 
-/// Operands that a mixed product takes: all are computed with in one type.
+/// Operands that a product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
-    std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
+concept product_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+    std::is_same_v<compute_type_t<C>, compute_type_t<B>>;
+
+/// Operands that a mixed product takes: they differ in type, or are all narrower than what is computed with.
+template <class C, class A, class B>
+concept mixed_operands = product_operands<C, A, B> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
 struct mixed_tile {
@@ -12791,14 +12853,14 @@ template <class Number, class T>
   return {memory, x.rows, x.columns, x.columns, x.as};
 }
 
-/// c = alpha a b + beta c for a c of floats: by the blocked loop, or panel by panel by what multiplies floats.
+/// A product into floats: by the blocked loop, or panel by panel by what multiplies floats.
 template <stored_real A, stored_real B>
-void wide_product(const host_products& by, operand<float> c, operand<const A> a, operand<const B> b, float alpha,
-                  float beta, mixed_panels& panels) {
+void wide_product(const host_products& by, const product_call<float, A, B>& call, mixed_panels& panels) {
   if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
-    return product<float>(by, c, a, b, alpha, beta);
+    return product<float>(by, call);
   } else {
-    if (by.floats == nullptr) return blocked_product<float, A, B>::run(c, a, b, alpha, beta);
+    if (by.floats == nullptr) return blocked_product<float, A, B>::run(call);
+    const auto& [c, a, b, alpha, beta] = call;
     const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = least(mixed_tile::columns, c.columns - column);
@@ -12808,31 +12870,32 @@ void wide_product(const host_products& by, operand<float> c, operand<const A> a,
         for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
           const std::size_t rows = least(mixed_tile::rows, c.rows - row);
           const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
-          by.floats(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F);
+          by.floats({c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F});
         }
       }
     }
   }
 }
 
-/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
-/// it returns.
+/// A product of which no operand is empty. `panels` is its own until it returns.
 template <class C, class A, class B>
 requires mixed_operands<C, A, B>
-void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                   compute_type_t<C> alpha, compute_type_t<C> beta, mixed_panels& panels) {
+void mixed_product(const host_products& by, const product_call<C, A, B>& call, mixed_panels& panels) {
   using number = compute_type_t<C>;
   static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
   if constexpr (real<C>) {
-    wide_product<A, B>(by, c, a, b, alpha, beta, panels);
+    wide_product<A, B>(by, call, panels);
   } else {
+    const auto& [c, a, b, alpha, beta] = call;
     number* const sums = panels.sums;
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
       for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
         const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<A, B>(by, {sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                           columns_as_read(b, column, columns), alpha, 0, panels);
+        wide_product<A, B>(
+            by,
+            {{sums, rows, columns, columns}, rows_as_read(a, row, rows), columns_as_read(b, column, columns), alpha},
+            panels);
         const operand<C> out = c.row_range(row, rows).column_range(column, columns);
         for (std::size_t i = 0; i < rows; ++i) {
           number* const from = sums + i * columns;
@@ -12843,13 +12906,12 @@ void mixed_product(const host_products& by, operand<C> c, operand<const A> a, op
     }
   }
 }
-/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
+/// A product of which no operand is empty, with panels on the stack.
 template <class C, class A, class B>
 requires mixed_operands<C, A, B>
-void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                   compute_type_t<C> alpha, compute_type_t<C> beta) {
+void mixed_product(const host_products& by, const product_call<C, A, B>& call) {
   mixed_panels panels;
-  mixed_product(by, c, a, b, alpha, beta, panels);
+  mixed_product(by, call, panels);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel
@@ -12987,41 +13049,33 @@ struct kernel_of_rows {
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
 
+/// A kit that multiplies operands of these types, as `compute_kit` says.
+template <class K, class C, class A, class B>
+concept multiplying_kit = requires(K& kit, const product_call<C, A, B>& call, const grouped_rows_call<C, A, B>& rows,
+                                   const grouped_stack_call<C, A, B>& stack) {
+  kit.product(call);
+  kit.grouped(rows);
+  kit.grouped(stack);
+};
+
 /// A kit computes: kernels over indices, kernels of teams, and products. All of it joins the order of `stream()`;
 /// pointers are taken when it is queued, and what they point to is read when it runs.
 ///
-/// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
-/// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
-/// does a product per expert: expert e has the rows [ends[e - 1], ends[e]). With a stack for b the rows of c and a are
-/// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
-/// kit reads `ends`. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's
-/// products need. A run plans it, and gives it to a kit that has `use_workspace(memory)`. A kit that looks at
-/// `ends` says `notes_findings`, and takes a `kernel::findings_note` as the last argument of `grouped`, for ends that
-/// are none; without a note it throws.
+/// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(call)` is the one
+/// that a `product_call` says, `grouped(call)` those of a `grouped_rows_call` or `grouped_stack_call`, whose ends only
+/// the kit reads. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's products
+/// need. A run plans it, and gives it to a kit that has `use_workspace(memory)`. A kit that looks at ends says
+/// `notes_findings`, and takes a `kernel::findings_note` as the last argument of `grouped`, for ends that are none;
+/// without a note it throws.
 template <class K, class T>
-concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g, operand<T> c,
-                               operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
-                               view<const std::int32_t, 1> ends) {
+concept compute_kit = multiplying_kit<K, T, T, T> &&
+    requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g) {
   typename K::stream_type;
   requires stream<typename K::stream_type>;
   { kit.stream() } -> std::same_as<typename K::stream_type&>;
   kit.each(n, f);
   kit.teams(n, g);
-  kit.product(c, a, a, scalar, scalar);
-  kit.grouped(c, a, stack_b, ends, scalar, scalar);
-  kit.grouped(stack_c, a, a, ends, scalar, scalar);
   { kit.workspace_bytes() } -> std::same_as<std::size_t>;
-};
-
-/// A kit that also multiplies operands of different types, summed in `compute_type_t<C>`: `product` and `grouped` are
-/// called without template arguments.
-template <class K, class C, class A, class B>
-concept mixed_kit = requires(K& kit, operand<C> c, operand<const A> a, operand<const B> b, operand_stack<C> stack_c,
-                             operand_stack<const B> stack_b, compute_type_t<C> scalar,
-                             view<const std::int32_t, 1> ends) {
-  kit.product(c, a, b, scalar, scalar);
-  kit.grouped(c, a, stack_b, ends, scalar, scalar);
-  kit.grouped(stack_c, a, b, ends, scalar, scalar);
 };
 
 /// A kit with a causal attention of its own. Where there is none, a layer makes it of products and kernels of rows.
@@ -13045,7 +13099,9 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
 
 /// A kit whose products are made by functions that a program names.
 template <class K>
-concept takes_products = requires(K& kit, const host_products& products) { kit.use_products(products); };
+concept takes_products = requires(K& kit, const host_products& products) {
+  kit.use_products(products);
+};
 
 /// Computes on this processor: at once, or as the settings of its stream say.
 template <stream Stream = host_stream>
@@ -13062,7 +13118,7 @@ class host_kit {
   /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// Queue a kernel over `count` indices or teams, and a product c = alpha a b + beta c, on the kit's stream.
+  /// Queue a kernel over `count` indices or teams, a product, and one per expert, on the kit's stream.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.run([count, f] { kernel::for_each_index(count, f); });
@@ -13071,50 +13127,19 @@ class host_kit {
   void teams(std::size_t count, const G& g) {
     stream_.run([count, g] { kernel::for_each_row(count, g); });
   }
-  template <class T>
-  void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, by = products_, panels = panels_] { multiply<T, T, T>(by, c, a, b, alpha, beta, panels); });
-  }
-  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
-  requires kernel::mixed_operands<C, A, B>
-  void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] { multiply<C, A, B>(by, c, a, b, alpha, beta, panels); });
+  requires kernel::product_operands<C, A, B>
+  void product(const product_call<C, A, B>& call) {
+    if (runs_nothing(stream_)) return note_types(call);
+    stream_.run([call, by = products_, panels = panels_] { multiply(by, call, panels); });
   }
-  template <class T, std::integral Index>
-  void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_rows<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_rows<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class T, std::integral Index>
-  void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_stack<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_stack<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+  template <grouped_call Call>
+  void grouped(const Call& call, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_types(call.of(0, 0, 0));
+    stream_.run([call, by = products_, panels = panels_, found] {
+      each_group(call.ends, call.a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
+        multiply(by, call.of(e, first, count), panels);
+      });
     });
   }
   /// Products that are queued from now on are made by `products`.
@@ -13131,38 +13156,22 @@ class host_kit {
 
  private:
   template <class C, class A, class B>
-  static void multiply(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                       compute_type_t<C> alpha, compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
+  static void multiply(const host_products& by, const product_call<C, A, B>& call,
+                       [[maybe_unused]] kernel::mixed_panels* panels) {
     using number = compute_type_t<C>;
+    const operand<C>& c = call.c;
     if (c.rows == 0 || c.columns == 0) return;
-    if (a.width() != 0) {
+    if (call.a.width() != 0) {
       if constexpr (!kernel::mixed_operands<C, A, B>)
-        return kernel::product<C>(by, c, a, b, alpha, beta);
+        return kernel::product<C>(by, call);
       else if (panels != nullptr)
-        return kernel::mixed_product(by, c, a, b, alpha, beta, *panels);
+        return kernel::mixed_product(by, call, *panels);
       else
-        return kernel::mixed_product(by, c, a, b, alpha, beta);
+        return kernel::mixed_product(by, call);
     }
-    for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
+    for (std::size_t row = 0; row < c.rows && call.beta != number(1); ++row)  // a sum of nothing
       for (C& x : std::span<C>(c.row(row), c.columns))
-        x = beta == number(0) ? C{} : static_cast<C>(beta * static_cast<number>(x));
-  }
-  template <class C, class A, class B, class Index>
-  static void multiply_rows(const host_products& by, operand<C> c, operand<const A> a, operand_stack<const B> b,
-                            view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
-                            kernel::mixed_panels* panels, const kernel::findings_note& found) {
-    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(by, c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
-    });
-  }
-  template <class C, class A, class B, class Index>
-  static void multiply_stack(const host_products& by, operand_stack<C> c, operand<const A> a, operand<const B> b,
-                             view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
-                             kernel::mixed_panels* panels, const kernel::findings_note& found) {
-    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(by, c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta,
-                        panels);
-    });
+        x = call.beta == number(0) ? C{} : static_cast<C>(call.beta * static_cast<number>(x));
   }
   template <class Index, class Visit>
   static void each_group(view<const Index, 1> ends, std::size_t rows, const kernel::findings_note& found, Visit visit) {
@@ -13183,7 +13192,10 @@ class host_kit {
     }
   }
 
-  void note_mixed() noexcept { multiplies_mixed_ = true; }
+  template <class C, class A, class B>
+  void note_types(const product_call<C, A, B>&) noexcept {
+    multiplies_mixed_ = multiplies_mixed_ || kernel::mixed_operands<C, A, B>;
+  }
 
   stream_type stream_;
   host_products products_;
@@ -13205,45 +13217,26 @@ class rehearsal_kit {
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
   void teams(std::size_t, const G&) const noexcept {}
-  template <class T>
-  void product(operand<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
-               std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
-  template <class T, std::integral Index>
-  void grouped(operand<T>, operand<const std::type_identity_t<T>>, operand_stack<const std::type_identity_t<T>>,
-               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
-  template <class T, std::integral Index>
-  void grouped(operand_stack<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
-               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
   template <class C, class A, class B>
-  requires kernel::mixed_operands<C, A, B>
-  void product(operand<C>, operand<const A>, operand<const B>, compute_type_t<C>, compute_type_t<C>) noexcept {
-    note_mixed();
+  requires kernel::product_operands<C, A, B>
+  void product(const product_call<C, A, B>&) noexcept {
+    if constexpr (kernel::mixed_operands<C, A, B>) workspace_ = sizeof(kernel::mixed_panels);
   }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand<C>, operand<const A>, operand_stack<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) noexcept {
-    note_mixed();
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand_stack<C>, operand<const A>, operand<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) noexcept {
-    note_mixed();
+  template <grouped_call Call>
+  void grouped(const Call& call) noexcept {
+    product(call.of(0, 0, 0));
   }
   /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:
-  void note_mixed() noexcept { workspace_ = sizeof(kernel::mixed_panels); }
-
   stream_type stream_;
   std::size_t workspace_ = 0;
 };
 
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
 static_assert(compute_kit<rehearsal_kit, float>);
-static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit, float, bf16, float>);
+static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16> && multiplying_kit<rehearsal_kit, float, bf16, float>);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -19515,20 +19508,12 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
-  static constexpr bool one_type =
-      kernel::real<T>&& std::same_as<T, std::remove_const_t<U>>&& std::same_as<T, std::remove_const_t<V>>;
-  template <class T, class U, class V>
-  [[nodiscard]] static consteval bool takes_mixed() {
-    constexpr bool takes = mixed_kit<std::remove_cvref_t<decltype(std::declval<const Frame&>().kit())>, T,
-                                     std::remove_const_t<U>, std::remove_const_t<V>>;
+  [[nodiscard]] static consteval bool takes_product() {
+    constexpr bool takes = multiplying_kit<std::remove_cvref_t<decltype(std::declval<const Frame&>().kit())>, T, U, V>;
     static_assert(takes,
                   "belay: the operands of a product are all float, all double, or float and narrower formats such as "
                   "bf16, which the engine's kit must take: belay::host_kit does");
     return takes;
-  }
-  template <class T>
-  [[nodiscard]] static operand<const T> constant(operand<T> x) noexcept {
-    return x;
   }
 
   // `queue(note)` where the kit notes which ends of rows are none, else `queue()`.
@@ -19546,40 +19531,30 @@ class frame_arithmetic {
         [[unlikely]]
       refuse("product", c, a, b, at);
     using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      kit().template product<T>(c, a, b, static_cast<T>(alpha), static_cast<T>(share));
-    else if constexpr (takes_mixed<T, U, V>())
-      kit().product(c, constant(a), constant(b), static_cast<number>(alpha), static_cast<number>(share));
+    if constexpr (takes_product<T, std::remove_const_t<U>, std::remove_const_t<V>>())
+      kit().product(product_call<T, std::remove_const_t<U>, std::remove_const_t<V>>{c, a, b, static_cast<number>(alpha),
+                                                                                    static_cast<number>(share)});
   }
   template <class T, class U, class V, class Index>
   void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.rows != c.rows || b.width() != c.columns || a.columns != b.height() || b.count != ends.size() ||
         a.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c, a, b[0], at);
-    using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      noting(at, [&](const auto&... found) {
-        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
-      });
-    else if constexpr (takes_mixed<T, U, V>())
-      noting(at, [&](const auto&... found) {
-        kit().grouped(c, constant(a), operand_stack<const V>(b), ends, number(1), static_cast<number>(share), found...);
-      });
+    queue_grouped(grouped_rows_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
+                  at);
   }
   template <class T, class U, class V, class Index>
   void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
         a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c[0], a, b, at);
-    using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      noting(at, [&](const auto&... found) {
-        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
-      });
-    else if constexpr (takes_mixed<T, U, V>())
-      noting(at, [&](const auto&... found) {
-        kit().grouped(c, constant(a), constant(b), ends, number(1), static_cast<number>(share), found...);
-      });
+    queue_grouped(grouped_stack_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
+                  at);
+  }
+  template <template <class, class, class, class> class Call, class C, class A, class B, class Index>
+  void queue_grouped(Call<C, A, B, Index> call, int share, where at) {
+    call.beta = static_cast<compute_type_t<C>>(share);
+    if constexpr (takes_product<C, A, B>()) noting(at, [&](const auto&... found) { kit().grouped(call, found...); });
   }
 
   template <class T, class U, class V>
@@ -50032,6 +50007,7 @@ struct run_result {
   /// The exception that it has thrown, and the text of that; null: it returned.
   std::exception_ptr error;
   std::string what;
+  error_kind kind = error_kind::none;
   bool aborted_the_world = false;  // its failure was the first
 
   /// Throws what the body has thrown.
@@ -50654,6 +50630,7 @@ BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_pt
   const auto failed = [&](std::string what, error_kind kind) {
     end.error = std::current_exception();
     end.what = std::move(what);
+    end.kind = kind;
     if (!view.world->in_own_process()) return;
     end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str(), kind));
   };
@@ -54247,11 +54224,22 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
   }
   for (std::thread& thread : threads) thread.join();
   members->end();
-  // The exception of the rank that aborted the world, or else the first rank's.
+  // The exception of the rank that aborted the world. Where an operation that a rank had started did, from its stream's
+  // thread, what that rank met of it itself, if it did; or else the first rank's.
   for (const run_result& end : ends) {
     if (end.aborted_the_world) end.rethrow();
   }
-  for (const run_result& end : ends) end.rethrow();
+  for (const run_result& end : ends) {
+    try {
+      end.rethrow();
+    } catch (const comm_error& told) {
+      const error_kind thrown = told.about().thrown;
+      for (const run_result& other : ends) {
+        if (thrown != error_kind::none && other.kind == thrown) other.rethrow();
+      }
+      throw;
+    }
+  }
 }
 
 BELAY_DECL void world::run_ranks(function_ref<void(belay::rank&)> body, where) const {

@@ -240,7 +240,7 @@ overlap measure_overlap(Rank& rank, std::size_t bytes, std::size_t n, std::size_
   kit.each(count + 3 * n * n, belay::kernel::fill<float>{x, 0.0F});
   const belay::operand<float> to{x + count, n, n, n};
   const belay::operand<const float> left{to.data + n * n, n, n, n}, right{to.data + 2 * n * n, n, n, n};
-  const auto multiply = [&] { kit.template product<float>(to, left, right, 1, 0); };
+  const auto multiply = [&] { kit.product(belay::product_call<float>{to, left, right}); };
   const auto sum = [&] { return group.start_all_reduce(std::span(x, count), belay::sum); };
   const auto timed = [&](const auto& work) {
     kit.stream().synchronize();

@@ -183,7 +183,7 @@ struct square_product {
     const belay::operand<T> c = belay::view<T, 2>{first, {n, n}};
     const belay::operand<const T> left = belay::view<const T, 2>{first + n * n, {n, n}},
                                   right = belay::view<const T, 2>{first + 2 * n * n, {n, n}};
-    kit.product(c, left, right, belay::compute_type_t<T>{1}, belay::compute_type_t<T>{0});
+    kit.product(belay::product_call<T>{c, left, right});
   }
   [[nodiscard]] double operations() const { return 2.0 * static_cast<double>(n) * static_cast<double>(n * n); }
 

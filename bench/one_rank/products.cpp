@@ -3,6 +3,8 @@
 // A step of train_moe on one rank against the products of that step alone: the same products of the same memory in the
 // same order, without what the step does in between. Each step is followed by its own replay, so both see the machine
 // in the same state.  bench/run one_rank
+#include "model/products.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,7 +15,6 @@
 #include "belay/kernel/product.hpp"
 #include "belay/train/launch.hpp"
 #include "model/mixtral.hpp"
-#include "model/products.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/trainer.hpp"
@@ -22,21 +23,13 @@ namespace {
 
 /// The products of the examples, each of which is also listed.
 struct listed_products {
-  struct call {
-    belay::operand<float> c;
-    belay::operand<const float> a, b;
-    float alpha, beta;
-  };
+  using call = belay::product_call<float>;
 
-  static void product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
-                      float alpha, float beta) {
-    list().push_back({c, a, b, alpha, beta});
-    belay::kernel::product<float>(model::products(), c, a, b, alpha, beta);
+  static void product(const call& of) {
+    list().push_back(of);
+    belay::kernel::product<float>(model::products(), of);
   }
-  static void product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
-                      double alpha, double beta) {
-    belay::kernel::product<double>(model::products(), c, a, b, alpha, beta);
-  }
+  static void product(const belay::product_call<double>& of) { belay::kernel::product<double>(model::products(), of); }
   static std::vector<call>& list() {
     static std::vector<call> calls;
     return calls;
@@ -59,7 +52,7 @@ double median(std::vector<double> values) {
 // What the step wrote it does not read again, so its memory may be written once more.
 void replay(const std::vector<listed_products::call>& calls) {
   const belay::host_products by = model::products();
-  for (const auto& call : calls) belay::kernel::product<float>(by, call.c, call.a, call.b, call.alpha, call.beta);
+  for (const auto& call : calls) belay::kernel::product<float>(by, call);
 }
 
 void measure(auto& trainer, auto& run, std::size_t steps) {

@@ -25,14 +25,14 @@ namespace model {
 }
 [[nodiscard]] inline int cblas_size(std::size_t count) { return static_cast<int>(count); }
 
-inline void cblas_product(belay::operand<float> c, belay::operand<const float> a, belay::operand<const float> b,
-                          float alpha, float beta) {
+inline void cblas_product(const belay::product_call<float>& call) {
+  const auto& [c, a, b, alpha, beta] = call;
   cblas_sgemm(CblasRowMajor, cblas_reading(a.as), cblas_reading(b.as), cblas_size(c.rows), cblas_size(c.columns),
               cblas_size(a.width()), alpha, a.data, cblas_size(a.stride), b.data, cblas_size(b.stride), beta, c.data,
               cblas_size(c.stride));
 }
-inline void cblas_product(belay::operand<double> c, belay::operand<const double> a, belay::operand<const double> b,
-                          double alpha, double beta) {
+inline void cblas_product(const belay::product_call<double>& call) {
+  const auto& [c, a, b, alpha, beta] = call;
   cblas_dgemm(CblasRowMajor, cblas_reading(a.as), cblas_reading(b.as), cblas_size(c.rows), cblas_size(c.columns),
               cblas_size(a.width()), alpha, a.data, cblas_size(a.stride), b.data, cblas_size(b.stride), beta, c.data,
               cblas_size(c.stride));

@@ -29,7 +29,7 @@ static_assert(belay::cuda::device_api<api_type>);
 using api_with_ranges = belay::cuda::named_ranges<api_type>;
 static_assert(belay::cuda::device_api<api_with_ranges> && belay::cuda::attending_api<api_with_ranges, float>);
 static_assert(belay::compute_kit<kit_type, float> && belay::compute_kit<kit_type, double>);
-static_assert(belay::mixed_kit<kit_type, belay::bf16, belay::bf16, belay::bf16>);
+static_assert(belay::multiplying_kit<kit_type, belay::bf16, belay::bf16, belay::bf16>);
 static_assert(belay::clocked_stream<belay::cuda::stream<api_type>>);
 
 constexpr std::size_t bytes = std::size_t{1} << 16;
@@ -53,31 +53,31 @@ void compute(Kit& kit, std::byte* base) {
   const belay::operand<const float> a{at<float>(base, 0), rows, width, width},
       b{at<float>(base, 4), columns, width, width};
   const belay::operand<float> c{at<float>(base, 16), rows, columns, columns};
-  kit.template product<float>(c, a, belay::transposed(b), 2, 0);
-  kit.template product<float>(c, a, belay::transposed(b), 1, 0.5F);
-  kit.template product<float>(belay::operand<float>{at<float>(base, 36), width, columns, columns}, belay::transposed(a),
-                              c, 0.125F, 0);
-  kit.template product<double>(belay::operand<double>{at<double>(base, 56), 8, 8, 8},
-                               belay::operand<const double>{at<double>(base, 48), 8, 16, 16},
-                               belay::operand<const double>{at<double>(base, 50), 16, 8, 8}, 1, 0);
+  kit.product(belay::product_call<float>{c, a, belay::transposed(b), 2});
+  kit.product(belay::product_call<float>{c, a, belay::transposed(b), 1, 0.5F});
+  kit.product(
+      belay::product_call<float>{{at<float>(base, 36), width, columns, columns}, belay::transposed(a), c, 0.125F});
+  kit.product(belay::product_call<double>{
+      {at<double>(base, 56), 8, 8, 8}, {at<double>(base, 48), 8, 16, 16}, {at<double>(base, 50), 16, 8, 8}});
   kit.teams(rows, belay::kernel::causal_softmax_rows<float>{c.data, at<float>(base, 20), columns});
   kit.each(rows * columns, belay::kernel::axpy<float>{0.5F, at<float>(base, 20), c.data});
   const belay::view<const std::int32_t, 1> ends{at<const std::int32_t>(base, 12), {experts}};
-  kit.template grouped<float>(belay::operand<float>{at<float>(base, 24), rows, columns, columns}, a,
-                              belay::operand_stack<const float>{at<float>(base, 0), experts, width, columns}, ends, 1,
-                              0);
-  kit.template grouped<float>(belay::operand_stack<float>{at<float>(base, 28), experts, width, columns},
-                              belay::transposed(a),
-                              belay::operand<const float>{at<float>(base, 20), rows, columns, columns}, ends, 1, 0);
+  kit.grouped(belay::grouped_rows_call<float>{
+      {at<float>(base, 24), rows, columns, columns}, a, {at<float>(base, 0), experts, width, columns}, ends});
+  kit.grouped(belay::grouped_stack_call<float>{{at<float>(base, 28), experts, width, columns},
+                                               belay::transposed(a),
+                                               {at<float>(base, 20), rows, columns, columns},
+                                               ends});
   const belay::operand<const belay::bf16> narrow{at<belay::bf16>(base, 8), rows, width, width};
-  kit.product(belay::operand<belay::bf16>{at<belay::bf16>(base, 40), rows, rows, rows}, narrow,
-              belay::transposed(narrow), 1.0F, 0.0F);
+  kit.product(belay::product_call<belay::bf16>{
+      {at<belay::bf16>(base, 40), rows, rows, rows}, narrow, belay::transposed(narrow)});
   // Operands that differ in type, and experts' products of narrow ones.
-  kit.product(belay::operand<float>{at<float>(base, 58), rows, rows, rows}, a, belay::transposed(narrow), 1.0F, 0.0F);
+  kit.product(belay::product_call<float, float, belay::bf16>{
+      {at<float>(base, 58), rows, rows, rows}, a, belay::transposed(narrow)});
   const belay::operand_stack<const belay::bf16> matrices{narrow.data, experts, width, 8};
-  kit.grouped(belay::operand<float>{at<float>(base, 42), rows, 8, 8}, narrow, matrices, ends, 1.0F, 0.0F);
-  kit.grouped(belay::operand_stack<float>{at<float>(base, 44), experts, width, 8}, belay::transposed(narrow),
-              belay::operand<const belay::bf16>{narrow.data, rows, 8, width}, ends, 1.0F, 0.0F);
+  kit.grouped(belay::grouped_rows_call<float, belay::bf16>{{at<float>(base, 42), rows, 8, 8}, narrow, matrices, ends});
+  kit.grouped(belay::grouped_stack_call<float, belay::bf16>{
+      {at<float>(base, 44), experts, width, 8}, belay::transposed(narrow), {narrow.data, rows, 8, width}, ends});
 }
 
 bool are_close(const std::byte* x, const std::byte* y) {

@@ -224,6 +224,63 @@ template <class X>
 
 static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
 
+/// The product c = alpha a b + beta c, whose old c is not read where beta is 0. It is summed in `compute_type_t<C>` and
+/// rounded once.
+template <class C, class A = C, class B = A>
+struct product_call {
+  /// The result, what is multiplied as it is read, [c.rows, depth] by [depth, c.columns], and the factors.
+  operand<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+};
+
+/// A product per expert: its rows of c are those of a, multiplied by b[e]. Expert e has the rows [ends[e - 1],
+/// ends[e]); rows of no expert are left as they are.
+template <class C, class A = C, class B = A, class Index = std::int32_t>
+struct grouped_rows_call {
+  /// The result, what is multiplied, where the rows of each expert end, and the factors.
+  operand<C> c;
+  operand<const A> a;
+  operand_stack<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+
+  /// The product of expert `e`, whose rows are `count` from `first` on.
+  [[nodiscard]] BELAY_HD constexpr product_call<C, A, B> of(std::size_t e, std::size_t first,
+                                                            std::size_t count) const noexcept {
+    return {c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta};
+  }
+};
+
+/// A product per expert: c[e] is that of the expert's rows of a, which is read transposed, and of b. Expert e has the
+/// rows [ends[e - 1], ends[e]).
+template <class C, class A = C, class B = A, class Index = std::int32_t>
+struct grouped_stack_call {
+  /// The results, what is multiplied, where the rows of each expert end, and the factors.
+  operand_stack<C> c;
+  operand<const A> a;
+  operand<const B> b;
+  view<const Index, 1> ends;
+  compute_type_t<C> alpha = 1;
+  compute_type_t<C> beta = 0;
+
+  /// The product of expert `e`, whose rows are `count` from `first` on.
+  [[nodiscard]] BELAY_HD constexpr product_call<C, A, B> of(std::size_t e, std::size_t first,
+                                                            std::size_t count) const noexcept {
+    return {c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta};
+  }
+};
+
+/// A product per expert, of rows or into a stack.
+template <class G>
+concept grouped_call = requires(const G& call, std::size_t e) {
+  call.ends[e];
+  call.of(e, e, e).c.rows;
+};
+
 /// The sizes of an attention: `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are
 /// tokens, sequences of `length` one behind the other; a head is `head_size` columns.
 struct attention_sizes {

@@ -7,7 +7,7 @@
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
 //   kit.teams(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, keys});
-//   kit.product<float>(c, a, belay::transposed(b), 1, 0);
+//   kit.product(belay::product_call<float>{c, a, belay::transposed(b)});
 #pragma once
 
 #include <concepts>
@@ -47,41 +47,33 @@ struct kernel_of_rows {
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
 
+/// A kit that multiplies operands of these types, as `compute_kit` says.
+template <class K, class C, class A, class B>
+concept multiplying_kit = requires(K& kit, const product_call<C, A, B>& call, const grouped_rows_call<C, A, B>& rows,
+                                   const grouped_stack_call<C, A, B>& stack) {
+  kit.product(call);
+  kit.grouped(rows);
+  kit.grouped(stack);
+};
+
 /// A kit computes: kernels over indices, kernels of teams, and products. All of it joins the order of `stream()`;
 /// pointers are taken when it is queued, and what they point to is read when it runs.
 ///
-/// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
-/// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
-/// does a product per expert: expert e has the rows [ends[e - 1], ends[e]). With a stack for b the rows of c and a are
-/// multiplied by b[e]; with a stack for c, and a read transposed, c[e] is the product of the rows of a and b. Only the
-/// kit reads `ends`. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's
-/// products need. A run plans it, and gives it to a kit that has `use_workspace(memory)`. A kit that looks at
-/// `ends` says `notes_findings`, and takes a `kernel::findings_note` as the last argument of `grouped`, for ends that
-/// are none; without a note it throws.
+/// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(call)` is the one
+/// that a `product_call` says, `grouped(call)` those of a `grouped_rows_call` or `grouped_stack_call`, whose ends only
+/// the kit reads. `workspace_bytes()` is memory beside operands that it uses: in a rehearsal, what the body's products
+/// need. A run plans it, and gives it to a kit that has `use_workspace(memory)`. A kit that looks at ends says
+/// `notes_findings`, and takes a `kernel::findings_note` as the last argument of `grouped`, for ends that are none;
+/// without a note it throws.
 template <class K, class T>
-concept compute_kit = requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g, operand<T> c,
-                               operand<const T> a, operand_stack<T> stack_c, operand_stack<const T> stack_b, T scalar,
-                               view<const std::int32_t, 1> ends) {
+concept compute_kit = multiplying_kit<K, T, T, T> &&
+    requires(K& kit, std::size_t n, kernel::fill<T> f, kernel_of_rows g) {
   typename K::stream_type;
   requires stream<typename K::stream_type>;
   { kit.stream() } -> std::same_as<typename K::stream_type&>;
   kit.each(n, f);
   kit.teams(n, g);
-  kit.product(c, a, a, scalar, scalar);
-  kit.grouped(c, a, stack_b, ends, scalar, scalar);
-  kit.grouped(stack_c, a, a, ends, scalar, scalar);
   { kit.workspace_bytes() } -> std::same_as<std::size_t>;
-};
-
-/// A kit that also multiplies operands of different types, summed in `compute_type_t<C>`: `product` and `grouped` are
-/// called without template arguments.
-template <class K, class C, class A, class B>
-concept mixed_kit = requires(K& kit, operand<C> c, operand<const A> a, operand<const B> b, operand_stack<C> stack_c,
-                             operand_stack<const B> stack_b, compute_type_t<C> scalar,
-                             view<const std::int32_t, 1> ends) {
-  kit.product(c, a, b, scalar, scalar);
-  kit.grouped(c, a, stack_b, ends, scalar, scalar);
-  kit.grouped(stack_c, a, b, ends, scalar, scalar);
 };
 
 /// A kit with a causal attention of its own. Where there is none, a layer makes it of products and kernels of rows.
@@ -105,7 +97,9 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
 
 /// A kit whose products are made by functions that a program names.
 template <class K>
-concept takes_products = requires(K& kit, const host_products& products) { kit.use_products(products); };
+concept takes_products = requires(K& kit, const host_products& products) {
+  kit.use_products(products);
+};
 
 /// Computes on this processor: at once, or as the settings of its stream say.
 template <stream Stream = host_stream>
@@ -122,7 +116,7 @@ class host_kit {
   /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// Queue a kernel over `count` indices or teams, and a product c = alpha a b + beta c, on the kit's stream.
+  /// Queue a kernel over `count` indices or teams, a product, and one per expert, on the kit's stream.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.run([count, f] { kernel::for_each_index(count, f); });
@@ -131,50 +125,19 @@ class host_kit {
   void teams(std::size_t count, const G& g) {
     stream_.run([count, g] { kernel::for_each_row(count, g); });
   }
-  template <class T>
-  void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    stream_.run([=, by = products_, panels = panels_] { multiply<T, T, T>(by, c, a, b, alpha, beta, panels); });
-  }
-  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
-  requires kernel::mixed_operands<C, A, B>
-  void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] { multiply<C, A, B>(by, c, a, b, alpha, beta, panels); });
+  requires kernel::product_operands<C, A, B>
+  void product(const product_call<C, A, B>& call) {
+    if (runs_nothing(stream_)) return note_types(call);
+    stream_.run([call, by = products_, panels = panels_] { multiply(by, call, panels); });
   }
-  template <class T, std::integral Index>
-  void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_rows<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_rows<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class T, std::integral Index>
-  void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_stack<T, T, T>(by, c, a, b, ends, alpha, beta, panels, found);
-    });
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    if (runs_nothing(stream_)) return note_mixed();
-    stream_.run([=, by = products_, panels = panels_] {
-      multiply_stack<C, A, B>(by, c, a, b, ends, alpha, beta, panels, found);
+  template <grouped_call Call>
+  void grouped(const Call& call, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_types(call.of(0, 0, 0));
+    stream_.run([call, by = products_, panels = panels_, found] {
+      each_group(call.ends, call.a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
+        multiply(by, call.of(e, first, count), panels);
+      });
     });
   }
   /// Products that are queued from now on are made by `products`.
@@ -191,38 +154,22 @@ class host_kit {
 
  private:
   template <class C, class A, class B>
-  static void multiply(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                       compute_type_t<C> alpha, compute_type_t<C> beta, [[maybe_unused]] kernel::mixed_panels* panels) {
+  static void multiply(const host_products& by, const product_call<C, A, B>& call,
+                       [[maybe_unused]] kernel::mixed_panels* panels) {
     using number = compute_type_t<C>;
+    const operand<C>& c = call.c;
     if (c.rows == 0 || c.columns == 0) return;
-    if (a.width() != 0) {
+    if (call.a.width() != 0) {
       if constexpr (!kernel::mixed_operands<C, A, B>)
-        return kernel::product<C>(by, c, a, b, alpha, beta);
+        return kernel::product<C>(by, call);
       else if (panels != nullptr)
-        return kernel::mixed_product(by, c, a, b, alpha, beta, *panels);
+        return kernel::mixed_product(by, call, *panels);
       else
-        return kernel::mixed_product(by, c, a, b, alpha, beta);
+        return kernel::mixed_product(by, call);
     }
-    for (std::size_t row = 0; row < c.rows && beta != number(1); ++row)  // a sum of nothing
+    for (std::size_t row = 0; row < c.rows && call.beta != number(1); ++row)  // a sum of nothing
       for (C& x : std::span<C>(c.row(row), c.columns))
-        x = beta == number(0) ? C{} : static_cast<C>(beta * static_cast<number>(x));
-  }
-  template <class C, class A, class B, class Index>
-  static void multiply_rows(const host_products& by, operand<C> c, operand<const A> a, operand_stack<const B> b,
-                            view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
-                            kernel::mixed_panels* panels, const kernel::findings_note& found) {
-    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(by, c.row_range(first, count), a.row_range(first, count), b[e], alpha, beta, panels);
-    });
-  }
-  template <class C, class A, class B, class Index>
-  static void multiply_stack(const host_products& by, operand_stack<C> c, operand<const A> a, operand<const B> b,
-                             view<const Index, 1> ends, compute_type_t<C> alpha, compute_type_t<C> beta,
-                             kernel::mixed_panels* panels, const kernel::findings_note& found) {
-    each_group(ends, a.rows, found, [&](std::size_t e, std::size_t first, std::size_t count) {
-      multiply<C, A, B>(by, c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha, beta,
-                        panels);
-    });
+        x = call.beta == number(0) ? C{} : static_cast<C>(call.beta * static_cast<number>(x));
   }
   template <class Index, class Visit>
   static void each_group(view<const Index, 1> ends, std::size_t rows, const kernel::findings_note& found, Visit visit) {
@@ -243,7 +190,10 @@ class host_kit {
     }
   }
 
-  void note_mixed() noexcept { multiplies_mixed_ = true; }
+  template <class C, class A, class B>
+  void note_types(const product_call<C, A, B>&) noexcept {
+    multiplies_mixed_ = multiplies_mixed_ || kernel::mixed_operands<C, A, B>;
+  }
 
   stream_type stream_;
   host_products products_;
@@ -265,44 +215,25 @@ class rehearsal_kit {
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
   void teams(std::size_t, const G&) const noexcept {}
-  template <class T>
-  void product(operand<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
-               std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
-  template <class T, std::integral Index>
-  void grouped(operand<T>, operand<const std::type_identity_t<T>>, operand_stack<const std::type_identity_t<T>>,
-               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
-  template <class T, std::integral Index>
-  void grouped(operand_stack<T>, operand<const std::type_identity_t<T>>, operand<const std::type_identity_t<T>>,
-               view<const Index, 1>, std::type_identity_t<T>, std::type_identity_t<T>) const noexcept {}
   template <class C, class A, class B>
-  requires kernel::mixed_operands<C, A, B>
-  void product(operand<C>, operand<const A>, operand<const B>, compute_type_t<C>, compute_type_t<C>) noexcept {
-    note_mixed();
+  requires kernel::product_operands<C, A, B>
+  void product(const product_call<C, A, B>&) noexcept {
+    if constexpr (kernel::mixed_operands<C, A, B>) workspace_ = sizeof(kernel::mixed_panels);
   }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand<C>, operand<const A>, operand_stack<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) noexcept {
-    note_mixed();
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand_stack<C>, operand<const A>, operand<const B>, view<const Index, 1>, compute_type_t<C>,
-               compute_type_t<C>) noexcept {
-    note_mixed();
+  template <grouped_call Call>
+  void grouped(const Call& call) noexcept {
+    product(call.of(0, 0, 0));
   }
   /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:
-  void note_mixed() noexcept { workspace_ = sizeof(kernel::mixed_panels); }
-
   stream_type stream_;
   std::size_t workspace_ = 0;
 };
 
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
 static_assert(compute_kit<rehearsal_kit, float>);
-static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit, float, bf16, float>);
+static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16> && multiplying_kit<rehearsal_kit, float, bf16, float>);
 
 }  // namespace belay::inline BELAY_ABI

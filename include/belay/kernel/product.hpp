@@ -4,14 +4,14 @@
 // readings share one loop, and multiplied by a tile that fits the registers. Operands that are narrower than c are
 // converted as they are packed.
 //
-//   belay::kernel::blocked_product<float>::run(c, a, belay::transposed(b), 1, 0);  // c = a b^T
+//   belay::kernel::blocked_product<float>::run({c, a, belay::transposed(b)});  // c = a b^T
 //
 // And products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float
 // over the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in
 // memory that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
 // shapes.
 //
-//   belay::kernel::mixed_product({}, c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
+//   belay::kernel::mixed_product({}, belay::product_call<belay::bf16>{c, a, belay::transposed(b)});
 //
 // A program with a BLAS names its functions, and they serve all products: `belay::host_products`.
 #pragma once
@@ -28,15 +28,15 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The functions that multiply matrices on the host, of `floats` and of `doubles`: c = alpha a b + beta c, where the
-/// old c is not read if beta is 0. They are called with no empty matrix, from any thread. Without a function the
-/// library's blocked loop multiplies, which also reads operands that are narrower than c; a function gets those as
-/// panels of floats. All ranks name the same functions, or sums differ in their last bits.
+/// The functions that multiply matrices on the host, of `floats` and of `doubles`. They are called with no empty
+/// matrix, from any thread. Without a function the library's blocked loop multiplies, which also reads operands that
+/// are narrower than c; a function gets those as panels of floats. All ranks name the same functions, or sums differ in
+/// their last bits.
 ///
 ///   belay::launch(world, body, {.products = {my_sgemm, my_dgemm}});
 struct host_products {
   template <class T>
-  using function = void(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta);
+  using function = void(const product_call<T>& call);
 
   function<float>* floats = nullptr;
   function<double>* doubles = nullptr;
@@ -62,12 +62,13 @@ struct product_blocks {
   static constexpr std::size_t depth = 128;
 };
 
-/// c = alpha a b + beta c in blocks.
+/// A product in blocks.
 template <real T, stored_real A = T, stored_real B = T>
 class blocked_product {
  public:
-  /// c = alpha a b + beta c.
-  [[gnu::hot]] static void run(operand<T> c, operand<const A> a, operand<const B> b, T alpha, T beta) noexcept {
+  /// Multiplies what `call` says.
+  [[gnu::hot]] static void run(const product_call<T, A, B>& call) noexcept {
+    const auto& [c, a, b, alpha, beta] = call;
     if (a.width() == 0) scale_by(c, beta);
     alignas(64) T packed_a[block::rows * block::depth];
     alignas(64) T packed_b[block::depth * block::columns];
@@ -230,21 +231,25 @@ class blocked_product {
   static void store(T* to, vector values) noexcept { __builtin_memcpy(to, &values, sizeof values); }
 };
 
-/// c = alpha a b + beta c, of floats or doubles, by `by`. With beta 0 the old c is not read. No operand is empty.
+/// A product of floats or doubles, by `by`. No operand is empty.
 template <real T>
-void product(const host_products& by, operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) {
+void product(const host_products& by, const product_call<T>& call) {
   if constexpr (std::is_same_v<T, float>) {
-    if (by.floats != nullptr) return by.floats(c, a, b, alpha, beta);
+    if (by.floats != nullptr) return by.floats(call);
   } else if constexpr (std::is_same_v<T, double>) {
-    if (by.doubles != nullptr) return by.doubles(c, a, b, alpha, beta);
+    if (by.doubles != nullptr) return by.doubles(call);
   }
-  blocked_product<T>::run(c, a, b, alpha, beta);
+  blocked_product<T>::run(call);
 }
 
-/// Operands that a mixed product takes: all are computed with in one type.
+/// Operands that a product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
-    std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
+concept product_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+    std::is_same_v<compute_type_t<C>, compute_type_t<B>>;
+
+/// Operands that a mixed product takes: they differ in type, or are all narrower than what is computed with.
+template <class C, class A, class B>
+concept mixed_operands = product_operands<C, A, B> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
 struct mixed_tile {
@@ -284,14 +289,14 @@ template <class Number, class T>
   return {memory, x.rows, x.columns, x.columns, x.as};
 }
 
-/// c = alpha a b + beta c for a c of floats: by the blocked loop, or panel by panel by what multiplies floats.
+/// A product into floats: by the blocked loop, or panel by panel by what multiplies floats.
 template <stored_real A, stored_real B>
-void wide_product(const host_products& by, operand<float> c, operand<const A> a, operand<const B> b, float alpha,
-                  float beta, mixed_panels& panels) {
+void wide_product(const host_products& by, const product_call<float, A, B>& call, mixed_panels& panels) {
   if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
-    return product<float>(by, c, a, b, alpha, beta);
+    return product<float>(by, call);
   } else {
-    if (by.floats == nullptr) return blocked_product<float, A, B>::run(c, a, b, alpha, beta);
+    if (by.floats == nullptr) return blocked_product<float, A, B>::run(call);
+    const auto& [c, a, b, alpha, beta] = call;
     const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = least(mixed_tile::columns, c.columns - column);
@@ -301,31 +306,32 @@ void wide_product(const host_products& by, operand<float> c, operand<const A> a,
         for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
           const std::size_t rows = least(mixed_tile::rows, c.rows - row);
           const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
-          by.floats(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F);
+          by.floats({c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha, k == 0 ? beta : 1.0F});
         }
       }
     }
   }
 }
 
-/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
-/// it returns.
+/// A product of which no operand is empty. `panels` is its own until it returns.
 template <class C, class A, class B>
 requires mixed_operands<C, A, B>
-void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                   compute_type_t<C> alpha, compute_type_t<C> beta, mixed_panels& panels) {
+void mixed_product(const host_products& by, const product_call<C, A, B>& call, mixed_panels& panels) {
   using number = compute_type_t<C>;
   static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
   if constexpr (real<C>) {
-    wide_product<A, B>(by, c, a, b, alpha, beta, panels);
+    wide_product<A, B>(by, call, panels);
   } else {
+    const auto& [c, a, b, alpha, beta] = call;
     number* const sums = panels.sums;
     for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
       const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
       for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
         const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<A, B>(by, {sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                           columns_as_read(b, column, columns), alpha, 0, panels);
+        wide_product<A, B>(
+            by,
+            {{sums, rows, columns, columns}, rows_as_read(a, row, rows), columns_as_read(b, column, columns), alpha},
+            panels);
         const operand<C> out = c.row_range(row, rows).column_range(column, columns);
         for (std::size_t i = 0; i < rows; ++i) {
           number* const from = sums + i * columns;
@@ -336,13 +342,12 @@ void mixed_product(const host_products& by, operand<C> c, operand<const A> a, op
     }
   }
 }
-/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
+/// A product of which no operand is empty, with panels on the stack.
 template <class C, class A, class B>
 requires mixed_operands<C, A, B>
-void mixed_product(const host_products& by, operand<C> c, operand<const A> a, operand<const B> b,
-                   compute_type_t<C> alpha, compute_type_t<C> beta) {
+void mixed_product(const host_products& by, const product_call<C, A, B>& call) {
   mixed_panels panels;
-  mixed_product(by, c, a, b, alpha, beta, panels);
+  mixed_product(by, call, panels);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -83,20 +83,12 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
-  static constexpr bool one_type =
-      kernel::real<T>&& std::same_as<T, std::remove_const_t<U>>&& std::same_as<T, std::remove_const_t<V>>;
-  template <class T, class U, class V>
-  [[nodiscard]] static consteval bool takes_mixed() {
-    constexpr bool takes = mixed_kit<std::remove_cvref_t<decltype(std::declval<const Frame&>().kit())>, T,
-                                     std::remove_const_t<U>, std::remove_const_t<V>>;
+  [[nodiscard]] static consteval bool takes_product() {
+    constexpr bool takes = multiplying_kit<std::remove_cvref_t<decltype(std::declval<const Frame&>().kit())>, T, U, V>;
     static_assert(takes,
                   "belay: the operands of a product are all float, all double, or float and narrower formats such as "
                   "bf16, which the engine's kit must take: belay::host_kit does");
     return takes;
-  }
-  template <class T>
-  [[nodiscard]] static operand<const T> constant(operand<T> x) noexcept {
-    return x;
   }
 
   // `queue(note)` where the kit notes which ends of rows are none, else `queue()`.
@@ -114,40 +106,30 @@ class frame_arithmetic {
         [[unlikely]]
       refuse("product", c, a, b, at);
     using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      kit().template product<T>(c, a, b, static_cast<T>(alpha), static_cast<T>(share));
-    else if constexpr (takes_mixed<T, U, V>())
-      kit().product(c, constant(a), constant(b), static_cast<number>(alpha), static_cast<number>(share));
+    if constexpr (takes_product<T, std::remove_const_t<U>, std::remove_const_t<V>>())
+      kit().product(product_call<T, std::remove_const_t<U>, std::remove_const_t<V>>{c, a, b, static_cast<number>(alpha),
+                                                                                    static_cast<number>(share)});
   }
   template <class T, class U, class V, class Index>
   void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.rows != c.rows || b.width() != c.columns || a.columns != b.height() || b.count != ends.size() ||
         a.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c, a, b[0], at);
-    using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      noting(at, [&](const auto&... found) {
-        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
-      });
-    else if constexpr (takes_mixed<T, U, V>())
-      noting(at, [&](const auto&... found) {
-        kit().grouped(c, constant(a), operand_stack<const V>(b), ends, number(1), static_cast<number>(share), found...);
-      });
+    queue_grouped(grouped_rows_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
+                  at);
   }
   template <class T, class U, class V, class Index>
   void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
     if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
         a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c[0], a, b, at);
-    using number = compute_type_t<T>;
-    if constexpr (one_type<T, U, V>)
-      noting(at, [&](const auto&... found) {
-        kit().template grouped<T, Index>(c, a, b, ends, T(1), static_cast<T>(share), found...);
-      });
-    else if constexpr (takes_mixed<T, U, V>())
-      noting(at, [&](const auto&... found) {
-        kit().grouped(c, constant(a), constant(b), ends, number(1), static_cast<number>(share), found...);
-      });
+    queue_grouped(grouped_stack_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
+                  at);
+  }
+  template <template <class, class, class, class> class Call, class C, class A, class B, class Index>
+  void queue_grouped(Call<C, A, B, Index> call, int share, where at) {
+    call.beta = static_cast<compute_type_t<C>>(share);
+    if constexpr (takes_product<C, A, B>()) noting(at, [&](const auto&... found) { kit().grouped(call, found...); });
   }
 
   template <class T, class U, class V>

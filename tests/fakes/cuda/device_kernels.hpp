@@ -38,15 +38,13 @@ class device_kernels {
   status_type teams(stream_type on, std::size_t count, const G& g) {
     return compute("teams", on, [=] { belay::kernel::for_each_row(count, g); });
   }
-  template <class C, class A, class B, class Number>
-  status_type product(stream_type on, belay::operand<C> c, belay::operand<const A> a, belay::operand<const B> b,
-                      Number alpha, Number beta) {
-    return compute("product", on, [=] { host_kit().product(c, a, b, alpha, beta); });
+  template <class C, class A, class B>
+  status_type product(stream_type on, const belay::product_call<C, A, B>& call) {
+    return compute("product", on, [call] { host_kit().product(call); });
   }
-  template <class C, class A, class B, class Index, class Number>
-  status_type grouped(stream_type on, C c, A a, B b, belay::view<const Index, 1> ends, Number alpha, Number beta,
-                      const belay::kernel::findings_note& found) {
-    return compute("grouped", on, [=] { host_kit().grouped(c, a, b, ends, alpha, beta, found); });
+  template <belay::grouped_call Call>
+  status_type grouped(stream_type on, const Call& call, const belay::kernel::findings_note& found) {
+    return compute("grouped", on, [=] { host_kit().grouped(call, found); });
   }
   status_type histogram(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,
                         belay::view<std::int64_t, 1> counts) {

@@ -392,7 +392,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
 
 static_assert(belay::cuda::device_api<device_api> && belay::cuda::capturing_api<device_api>);
 static_assert(belay::compute_kit<belay::cuda::kit<device_api>, float>);
-static_assert(belay::mixed_kit<belay::cuda::kit<device_api>, belay::bf16, belay::bf16, belay::bf16>);
+static_assert(belay::multiplying_kit<belay::cuda::kit<device_api>, belay::bf16, belay::bf16, belay::bf16>);
 static_assert(belay::clocked_stream<belay::cuda::stream<device_api>>);
 static_assert(belay::device_region<belay::cuda::device_memory<device_api>>);
 static_assert(belay::memory_region<belay::cuda::pinned_memory<device_api>>);

@@ -41,19 +41,17 @@ struct all_kinds {
     constexpr std::size_t m = 24, n = 20, k = 28;
     const belay::operand<const float> a{at(0), m, k, k}, b{at(4), n, k, k};
     const belay::operand<float> c{at(16), m, n, n};
-    kit.template product<float>(c, a, belay::transposed(b), 2, 0);
-    kit.template product<float>(c, a, belay::transposed(b), 1, 0.5F);
+    kit.product(belay::product_call<float>{c, a, belay::transposed(b), 2});
+    kit.product(belay::product_call<float>{c, a, belay::transposed(b), 1, 0.5F});
     kit.teams(m, belay::kernel::causal_softmax_rows<float>{at(16), at(20), n});
     kit.each(m * n, belay::kernel::axpy<float>{0.5F, at(20), at(16)});
     const belay::view<const std::int32_t, 1> ends{at<std::int32_t>(12), {3}};
-    kit.template grouped<float>(belay::operand<float>{at(24), m, n, n}, a,
-                                belay::operand_stack<const float>{at(0), 3, k, n}, ends, 1, 0);
-    kit.template grouped<float>(belay::operand_stack<float>{at(28), 3, k, n}, belay::transposed(a),
-                                belay::operand<const float>{at(20), m, n, n}, ends, 1, 0);
+    kit.grouped(belay::grouped_rows_call<float>{{at(24), m, n, n}, a, {at(0), 3, k, n}, ends});
+    kit.grouped(belay::grouped_stack_call<float>{{at(28), 3, k, n}, belay::transposed(a), {at(20), m, n, n}, ends});
     const belay::operand<const belay::bf16> left{at<belay::bf16>(8), m, k, k};
-    kit.product(belay::operand<belay::bf16>{at<belay::bf16>(40), m, m, m}, left, belay::transposed(left), 1.0F, 0.0F);
+    kit.product(belay::product_call<belay::bf16>{{at<belay::bf16>(40), m, m, m}, left, belay::transposed(left)});
     kit.each(0, belay::kernel::fill<float>{nullptr, 0});
-    kit.template product<float>(belay::operand<float>{nullptr, 0, n, n}, a, belay::transposed(b), 1, 0);
+    kit.product(belay::product_call<float>{{nullptr, 0, n, n}, a, belay::transposed(b)});
   }
   static void inputs(std::byte* base) {
     const all_kinds x{base};
@@ -265,32 +263,32 @@ TEST_CASE("products of one element an index are the kit's, of all readings, type
   for (const auto& x : left)
     for (const auto& y : right)
       for (const float beta : {0.0F, 0.5F}) {
-        kit.product<float>(operand<float>{expected.data(), m, n, n}, x, y, 2, beta);
+        kit.product(belay::product_call<float>{{expected.data(), m, n, n}, x, y, 2, beta});
         belay::kernel::for_each_index(
-            m * n, belay::cuda::element_product<float, float, float>{{c.data(), m, n, n}, x, y, 2, beta});
+            m * n, belay::cuda::element_product<float, float, float>{{{c.data(), m, n, n}, x, y, 2, beta}});
         CHECK(close());
       }
   std::vector<bf16> narrow(m * k), sums(m * m), expected_sums(m * m);
   for (std::size_t i = 0; i < narrow.size(); ++i) narrow[i] = bf16(static_cast<float>(i % 13) - 6.0F);
   const operand<const bf16> z{narrow.data(), m, k, k};
-  kit.product(operand<bf16>{expected_sums.data(), m, m, m}, z, belay::transposed(z), 1.0F, 0.0F);
+  kit.product(belay::product_call<bf16>{{expected_sums.data(), m, m, m}, z, belay::transposed(z)});
   belay::kernel::for_each_index(
-      m * m, belay::cuda::element_product<bf16, bf16, bf16>{{sums.data(), m, m, m}, z, belay::transposed(z), 1, 0});
+      m * m, belay::cuda::element_product<bf16, bf16, bf16>{{{sums.data(), m, m, m}, z, belay::transposed(z)}});
   for (std::size_t i = 0; i < sums.size(); ++i)
     CHECK(static_cast<float>(sums[i]) == static_cast<float>(expected_sums[i]));
 
   const std::int32_t rows_end[] = {2, 2, 4};  // an expert without rows, and a row without an expert
   const belay::view<const std::int32_t, 1> ends{rows_end, {3}};
-  kit.grouped<float>(operand<float>{expected.data(), m, n, n}, left[0],
-                     belay::operand_stack<const float>{b.data(), 3, k, n}, ends, 1, 0);
-  belay::kernel::for_each_index(m * n, belay::cuda::grouped_element<float, float, float, std::int32_t>{
-                                           {c.data(), m, n, n}, left[0], {b.data(), 3, k, n}, ends, 1, 0});
+  belay::grouped_rows_call<float> rows{{expected.data(), m, n, n}, left[0], {b.data(), 3, k, n}, ends};
+  kit.grouped(rows);
+  rows.c.data = c.data();
+  belay::kernel::for_each_index(m * n, belay::cuda::grouped_element<float, float, float, std::int32_t>{rows});
   CHECK(close());
-  kit.grouped<float>(belay::operand_stack<float>{expected.data(), 3, k, n}, belay::transposed(left[0]),
-                     operand<const float>{b.data(), m, n, n}, ends, 1, 1);
-  belay::kernel::for_each_index(3 * k * n,
-                                belay::cuda::stacked_element<float, float, float, std::int32_t>{
-                                    {c.data(), 3, k, n}, belay::transposed(left[0]), {b.data(), m, n, n}, ends, 1, 1});
+  belay::grouped_stack_call<float> stack{
+      {expected.data(), 3, k, n}, belay::transposed(left[0]), {b.data(), m, n, n}, ends, 1, 1};
+  kit.grouped(stack);
+  stack.c.data = c.data();
+  belay::kernel::for_each_index(3 * k * n, belay::cuda::stacked_element<float, float, float, std::int32_t>{stack});
   CHECK(close());
 
   belay::kernel::findings_record record;

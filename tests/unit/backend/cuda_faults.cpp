@@ -137,9 +137,8 @@ std::size_t whole_life(api_type& api) {
   copies.copy(x, batch.data(), 256);
   kit.stream().wait(copies.record());
   kit.teams(8, belay::kernel::causal_softmax_rows<float>{x, x, 8});
-  kit.product<float>(belay::operand<float>{y, 8, 8, 8}, {x, 8, 8, 8}, {x, 8, 8, 8}, 1, 0);
-  kit.grouped<float>(belay::operand<float>{y, 8, 8, 8}, {x, 8, 8, 8}, belay::operand_stack<const float>{x, 1, 8, 8},
-                     belay::view<const std::int32_t, 1>{ends, {1}}, 1, 0);
+  kit.product(belay::product_call<float>{{y, 8, 8, 8}, {x, 8, 8, 8}, {x, 8, 8, 8}});
+  kit.grouped(belay::grouped_rows_call<float>{{y, 8, 8, 8}, {x, 8, 8, 8}, {x, 1, 8, 8}, {ends, {1}}});
   kit.each(64, belay::kernel::scale<float>{2, y});
   copies.wait(kit.stream().record());
   copies.copy(batch.data(), y, 256);

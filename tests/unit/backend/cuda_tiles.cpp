@@ -53,8 +53,8 @@ void check_rows(reading as, belay::compute_type_t<C> beta, std::uint64_t seed) {
                                            : operand_stack<const B>{b.data(), odd_ends.size(), n, k, as};
   const auto into = [](std::vector<C>& c) { return operand<C>{c.data(), m, n, n + 2}; };
   belay::kernel::for_each_index(
-      m * n, belay::cuda::grouped_element<C, A, B, index_type>{into(expected), rows, stack, ends, 2, beta});
-  const belay::cuda::grouped_rows<Tiles, C, A, B, index_type> all{into(got), rows, stack, ends, 2, beta, {}};
+      m * n, belay::cuda::grouped_element<C, A, B, index_type>{{into(expected), rows, stack, ends, 2, beta}});
+  const belay::cuda::grouped_rows<Tiles, C, A, B, index_type> all{{into(got), rows, stack, ends, 2, beta}, {}};
   fakes::for_each_block(all.blocks(), all, seed);
   CHECK(same(got, expected));
 }
@@ -70,8 +70,8 @@ void check_stack(belay::compute_type_t<C> beta, std::uint64_t seed) {
   const operand<const A> left{a.data(), m, n, n, reading::transposed};
   const operand<const B> right{b.data(), m, k, k + 3};
   belay::kernel::for_each_index(odd_ends.size() * n * k, belay::cuda::stacked_element<C, A, B, index_type>{
-                                                             into(expected), left, right, ends, 2, beta});
-  const belay::cuda::grouped_stack<Tiles, C, A, B, index_type> all{into(got), left, right, ends, 2, beta, {}};
+                                                             {into(expected), left, right, ends, 2, beta}});
+  const belay::cuda::grouped_stack<Tiles, C, A, B, index_type> all{{into(got), left, right, ends, 2, beta}, {}};
   fakes::for_each_block(all.blocks(), all, seed);
   CHECK(same(got, expected));
 }
@@ -104,7 +104,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   belay::kernel::findings_record record;
   const operand<const float> rows{a.data(), 5, 4, 4};
   const belay::cuda::grouped_rows<scalars, float, float, float, index_type> all{
-      {c.data(), 5, 6, 6}, rows, {b.data(), 3, 4, 6}, ends, 1, 0, {&record, {}}};
+      {{c.data(), 5, 6, 6}, rows, {b.data(), 3, 4, 6}, ends}, {&record, {}}};
   fakes::for_each_block(all.blocks(), all, 1);
   CHECK(record.wrong == 1);
   CHECK(record.first_wrong.number == 1);
@@ -112,7 +112,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   CHECK(c[11] != -1);  // of the expert before
   CHECK(c[12] == -1);
   const belay::cuda::grouped_stack<scalars, float, float, float, index_type> weights{
-      {stack.data(), 3, 4, 6}, belay::transposed(rows), {b.data(), 5, 6, 6}, ends, 1, 0, {&record, {}}};
+      {{stack.data(), 3, 4, 6}, belay::transposed(rows), {b.data(), 5, 6, 6}, ends}, {&record, {}}};
   fakes::for_each_block(weights.blocks(), weights, 2);
   CHECK(record.wrong == 2);
   CHECK(stack[23] != -1);
@@ -133,10 +133,10 @@ struct at_once {
     belay::kernel::for_each_index(count, f);
     return true;
   }
-  bool product(operand<float> c, operand<const float> a, operand<const float> b, float alpha, float beta) {
+  bool product(const belay::product_call<float>& call) {
     ++calls;
     if (left-- == 0) return false;
-    belay::host_kit<>().product<float>(c, a, b, alpha, beta);
+    belay::host_kit<>().product(call);
     return true;
   }
 };
@@ -152,18 +152,16 @@ void check_converted(reading of_a, reading of_b, float beta) {
                                                        : operand<const A>{a.data(), depth, rows, rows, of_a};
   const operand<const B> right = of_b == reading::as_is ? operand<const B>{b.data(), depth, columns, columns}
                                                         : operand<const B>{b.data(), columns, depth, depth, of_b};
-  belay::kernel::for_each_index(
-      rows * columns,
-      belay::cuda::element_product<C, A, B>{{expected.data(), rows, columns, columns + 1}, left, right, 0.5F, beta});
+  belay::product_call<C, A, B> call{{expected.data(), rows, columns, columns + 1}, left, right, 0.5F, beta};
+  belay::kernel::for_each_index(rows * columns, belay::cuda::element_product<C, A, B>{call});
+  call.c.data = got.data();
   std::vector<float> room(3 * 32 * 32);  // panels of 32
   at_once by;
-  CHECK(belay::cuda::converted_product(by, operand<C>{got.data(), rows, columns, columns + 1}, left, right, 0.5F, beta,
-                                       std::as_writable_bytes(std::span(room))));
+  CHECK(belay::cuda::converted_product(by, call, std::as_writable_bytes(std::span(room))));
   CHECK(by.calls > 4);
   CHECK(same(got, expected));
   at_once failing{by.calls - 1};
-  CHECK(!belay::cuda::converted_product(failing, operand<C>{got.data(), rows, columns, columns + 1}, left, right, 0.5F,
-                                        beta, std::as_writable_bytes(std::span(room))));
+  CHECK(!belay::cuda::converted_product(failing, call, std::as_writable_bytes(std::span(room))));
   CHECK(failing.calls == by.calls);
 }
 

@@ -16,9 +16,9 @@ namespace {
 // Products that a user might write: it counts, and leaves the arithmetic to the blocked loop.
 int calls = 0;
 template <class T>
-void counted_product(belay::operand<T> c, belay::operand<const T> a, belay::operand<const T> b, T alpha, T beta) {
+void counted_product(const belay::product_call<T>& call) {
   ++calls;
-  belay::kernel::blocked_product<T>::run(c, a, b, alpha, beta);
+  belay::kernel::blocked_product<T>::run(call);
 }
 constexpr belay::host_products counted{counted_product<float>, counted_product<double>};
 
@@ -51,12 +51,12 @@ TEST_CASE("a host kit's products are the functions that it is given, which are a
   float a[4] = {1, 2, 3, 4}, c[4] = {9, 9, 9, 9};
   const belay::view<float, 2> matrix{a, {2, 2}}, result{c, {2, 2}};
   calls = 0;
-  kit.product<float>(result, matrix, belay::transposed(belay::operand<const float>(matrix)), 1, 0);
+  kit.product(belay::product_call<float>{result, matrix, belay::transposed(matrix)});
   CHECK(calls == 1);
   CHECK(c[0] == 5);
   CHECK(c[1] == 11);
   const belay::operand<float> none{c, 0, 2, 2};
-  kit.product<float>(none, belay::operand<const float>{a, 0, 2, 2}, matrix, 1, 0);
+  kit.product(belay::product_call<float>{none, {a, 0, 2, 2}, matrix});
   CHECK(calls == 1);
 }
 
@@ -69,18 +69,18 @@ TEST_CASE("grouped products are those of each expert's rows, with experts that h
   float y[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
   const belay::view<float, 2> rows{x, {4, 2}}, out{y, {4, 2}};
   const belay::view<float, 3> stack{weights, {3, 2, 2}};
-  kit.grouped<float>(belay::operand<float>(out), rows, stack, ends, 1, 0);
+  kit.grouped(belay::grouped_rows_call<float>{out, rows, stack, ends});
   CHECK(std::vector<float>(y, y + 8) == std::vector<float>{1, 2, 3, 4, 12, 10, -1, -1});
 
   float sums[12] = {};
   for (float& sum : sums) sum = 1;
   const belay::view<float, 3> gradients{sums, {3, 2, 2}};
-  kit.grouped<float>(belay::operand_stack<float>(gradients), belay::transposed(belay::operand<const float>(rows)), rows,
-                     ends, 1, 1);
+  belay::grouped_stack_call<float> sum{gradients, belay::transposed(rows), rows, ends, 1, 1};
+  kit.grouped(sum);
   CHECK(std::vector<float>(sums, sums + 12) ==
         std::vector<float>{1 + 10, 1 + 14, 1 + 14, 1 + 20, 1, 1, 1, 1, 1 + 25, 1 + 30, 1 + 30, 1 + 36});
-  kit.grouped<float>(belay::operand_stack<float>(gradients), belay::transposed(belay::operand<const float>(rows)), rows,
-                     ends, 1, 0);
+  sum.beta = 0;
+  kit.grouped(sum);
   CHECK(sums[4] == 0);  // an expert without rows has a gradient of nothing
   CHECK(sums[8] == 25);
 }
@@ -92,11 +92,12 @@ TEST_CASE("a rehearsal's kit touches nothing") {
   const belay::view<const std::int32_t, 1> ends{reinterpret_cast<std::int32_t*>(64), {3}};
   kit.each(4, belay::kernel::scale<float>{2, nowhere});
   kit.teams(2, belay::kernel::causal_softmax_rows<float>{nowhere, nowhere, 2});
-  kit.product<float>(c, c, c, 1, 0);
-  kit.grouped<float>(c, c, belay::operand_stack<float>{nowhere, 3, 2, 2}, ends, 1, 0);
+  kit.product(belay::product_call<float>{c, c, c});
+  kit.grouped(belay::grouped_rows_call<float>{c, c, {nowhere, 3, 2, 2}, ends});
   CHECK(kit.workspace_bytes() == 0);
   const belay::operand<const belay::bf16> narrow{reinterpret_cast<belay::bf16*>(64), 2, 2, 2};
-  kit.product(c, narrow, narrow, 1.0F, 0.0F);  // of which it notes what a run's kit will need
+  kit.product(
+      belay::product_call<float, belay::bf16>{c, narrow, narrow});  // of which it notes what a run's kit will need
   CHECK(kit.workspace_bytes() == belay::kernel::mixed_tile::bytes);
 }
 
@@ -109,7 +110,7 @@ TEST_CASE("panels of mixed products lie in the workspace that a kit is given, an
   const belay::operand<const bf16> left{a.data(), m, k, k}, right{b.data(), k, n, n};
   belay::host_kit<> bare, given;
   CHECK(bare.workspace_bytes() == 0);
-  bare.product(belay::operand<bf16>{expected.data(), m, n, n}, left, right, 1.0F, 0.0F);
+  bare.product(belay::product_call<bf16>{{expected.data(), m, n, n}, left, right});
 
   const belay::host_pages memory(2 * belay::kernel::mixed_tile::bytes);
   const std::span<std::byte> all(memory.data(), memory.size_bytes());
@@ -117,7 +118,7 @@ TEST_CASE("panels of mixed products lie in the workspace that a kit is given, an
   CHECK(given.workspace_bytes() == 0);
   given.use_workspace(all);
   CHECK(given.workspace_bytes() == belay::kernel::mixed_tile::bytes);
-  given.product(belay::operand<bf16>{c.data(), m, n, n}, left, right, 1.0F, 0.0F);
+  given.product(belay::product_call<bf16>{{c.data(), m, n, n}, left, right});
   bool same = true, used = false, beyond = false;
   for (std::size_t i = 0; i < c.size(); ++i) same = same && static_cast<float>(c[i]) == static_cast<float>(expected[i]);
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -14,7 +14,7 @@
 TEST_CASE_TEMPLATE("the blocked loop equals the definition for every reading, size and share of the old value", T,
                    float, double) {
   test::check_products<T>([](auto c, auto a, auto b, T alpha, T beta) {
-    belay::kernel::blocked_product<T>::run(c, a, b, alpha, beta);
+    belay::kernel::blocked_product<T>::run({c, a, b, alpha, beta});
   });
 }
 
@@ -22,10 +22,10 @@ TEST_CASE_TEMPLATE("a product over nothing scales", T, float, double) {
   T values[4] = {1, 2, 3, 4};
   const belay::operand<T> c{values, 2, 2, 2};
   const belay::operand<const T> nothing{values, 2, 0, 1}, no_rows{values, 0, 2, 2};
-  belay::kernel::blocked_product<T>::run(c, nothing, no_rows, T(1), T(2));
+  belay::kernel::blocked_product<T>::run({c, nothing, no_rows, T(1), T(2)});
   CHECK(values[3] == T(8));
   values[0] = std::numeric_limits<T>::quiet_NaN();
-  belay::kernel::blocked_product<T>::run(c, nothing, no_rows, T(1), T(0));
+  belay::kernel::blocked_product<T>::run({c, nothing, no_rows});
   for (T value : values) CHECK(value == T(0));
 }
 
@@ -36,10 +36,10 @@ TEST_CASE_TEMPLATE("a row of a product has the same bits however many rows there
   const belay::operand<const T> b{right.data(), depth, columns, columns};
   for (std::size_t count = 1; count < rows; ++count) {
     auto whole = before, part = before;
-    belay::kernel::blocked_product<T>::run({whole.data(), rows, columns, columns},
-                                                {left.data(), rows, depth, depth}, b, T(0.3), T(0.7));
-    belay::kernel::blocked_product<T>::run({part.data(), count, columns, columns},
-                                                {left.data(), count, depth, depth}, b, T(0.3), T(0.7));
+    belay::kernel::blocked_product<T>::run(
+        {{whole.data(), rows, columns, columns}, {left.data(), rows, depth, depth}, b, T(0.3), T(0.7)});
+    belay::kernel::blocked_product<T>::run(
+        {{part.data(), count, columns, columns}, {left.data(), count, depth, depth}, b, T(0.3), T(0.7)});
     whole.resize(count * columns);
     part.resize(count * columns);
     CHECK(whole == part);
@@ -75,7 +75,7 @@ void check(const belay::host_products& by, std::size_t m, std::size_t n, std::si
   const operand<const B> b = way / 2 == 0 ? operand<const B>{right.data() + 2, k, n, n + 3}
                                           : transposed(operand<const B>{right.data() + 2, n, k, k + 3});
   if (beta == 0) result[0] = static_cast<C>(std::nanf(""));
-  belay::kernel::mixed_product(by, operand<C>{result.data(), m, n, n + 1}, a, b, 2.0F, beta);
+  belay::kernel::mixed_product(by, belay::product_call<C, A, B>{{result.data(), m, n, n + 1}, a, b, 2, beta});
   const double rounding = belay::kernel::real<C> ? 0 : 0x1p-8;
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < m; ++i) {
@@ -128,8 +128,7 @@ TEST_CASE("a sum over a long depth is rounded at its end, not on the way") {
   std::vector<bf16> a(depth, bf16(1.0F)), b(depth, bf16(1.0F / 512));
   b[0] = bf16(1.0F);
   bf16 c{};
-  belay::kernel::mixed_product(blocked, operand<bf16>{&c, 1, 1, 1},
-                                                                operand<const bf16>{a.data(), 1, depth, depth},
-                                                                operand<const bf16>{b.data(), depth, 1, 1}, 1.0F, 0.0F);
+  belay::kernel::mixed_product(
+      blocked, belay::product_call<bf16>{{&c, 1, 1, 1}, {a.data(), 1, depth, depth}, {b.data(), depth, 1, 1}});
   CHECK(static_cast<float>(c) == static_cast<float>(bf16(1.0F + 4095.0F / 512)));
 }

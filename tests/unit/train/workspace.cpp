@@ -36,11 +36,7 @@ seen multiply(const belay::stream_choice& streams) {
                     for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(static_cast<float>(i % 7) - 3.0F);
                   auto& kit = run.engine().kit();
                   const belay::operand<const T> factor{a.data(), n, n, n};
-                  const belay::operand<T> result{c.data(), n, n, n};
-                  if constexpr (std::is_same_v<T, float>)
-                    kit.template product<float>(result, factor, factor, 1, 0);
-                  else
-                    kit.product(result, factor, factor, 1.0F, 0.0F);
+                  kit.product(belay::product_call<T>{{c.data(), n, n, n}, factor, factor});
                   run.engine().compute().synchronize();
                   if (run.rehearsing()) return;
                   for (T each : c) out.product.push_back(static_cast<float>(each));

@@ -3,7 +3,7 @@
 // A product of operands of different types, by what multiplies floats: panels of the operands are converted into memory
 // that is given, and of a narrower result the sums lie there too, until they are rounded once.
 //
-//   belay::cuda::converted_product(by, c, a, b, 1, 0, room);  // by.each(n, kernel), by.product(c, a, b, alpha, beta)
+//   belay::cuda::converted_product(by, call, room);  // by.each(n, kernel), by.product(a product_call of floats)
 #pragma once
 
 #include <concepts>
@@ -52,17 +52,16 @@ struct rounded_sums {
 
 /// A queue of kernels and of products of floats, which says of each whether it could queue it.
 template <class By>
-concept product_queue = requires(By& by, std::size_t count, kernel::fill<float> f, operand<float> c,
-                                 operand<const float> a, float scalar) {
+concept product_queue = requires(By& by, std::size_t count, kernel::fill<float> f, const product_call<float>& call) {
   { by.each(count, f) } -> std::same_as<bool>;
-  { by.product(c, a, a, scalar, scalar) } -> std::same_as<bool>;
+  { by.product(call) } -> std::same_as<bool>;
 };
 
-/// c = alpha a b + beta c, of which none is empty. Ends where `by` could not queue something. The room is the product's
-/// own until it has run, and holds 3 KiB at least.
+/// Queues the product of `call`, of which no operand is empty. Ends where `by` could not queue something. The room is
+/// the product's own until it has run, and holds 3 KiB at least.
 template <product_queue By, class C, class A, class B>
-bool converted_product(By& by, operand<C> c, operand<const A> a, operand<const B> b, float alpha, float beta,
-                       std::span<std::byte> room) {
+bool converted_product(By& by, const product_call<C, A, B>& call, std::span<std::byte> room) {
+  const auto& [c, a, b, alpha, beta] = call;
   const std::size_t side = panel_side(room.size()), depth = a.width();
   auto* const sums = reinterpret_cast<float*>(room.data());
   float* const left = sums + side * side;
@@ -89,7 +88,8 @@ bool converted_product(By& by, operand<C> c, operand<const A> a, operand<const B
         const auto of_a = kernel::columns_as_read(kernel::rows_as_read(a, row, rows), k, part(depth, k));
         const auto of_b = kernel::columns_as_read(kernel::rows_as_read(b, k, part(depth, k)), column, columns);
         const float kept = k > 0 ? 1.0F : kernel::real<C> ? beta : 0.0F;
-        if (!as_floats(of_a, left, x) || !as_floats(of_b, right, y) || !by.product(to, x, y, alpha, kept)) return false;
+        if (!as_floats(of_a, left, x) || !as_floats(of_b, right, y) || !by.product({to, x, y, alpha, kept}))
+          return false;
       }
       if constexpr (!kernel::real<C>)
         if (!by.each(rows * columns, rounded_sums<C>{sums, out, beta})) return false;

@@ -80,14 +80,14 @@ concept device_runtime = requires(A& api, const typename A::status_type& status,
 /// kernels of a kit share.
 template <class A>
 concept device_arithmetic = requires(A& api, typename A::stream_type stream, std::size_t n, kernel::fill<float> f,
-                                     kernel_of_rows g, operand<float> c, operand<const float> a,
-                                     operand_stack<float> stack_c, operand_stack<const float> stack_b,
-                                     view<const std::int32_t, 1> ends, kernel::findings_note found, std::byte* memory) {
+                                     kernel_of_rows g, const product_call<float>& call,
+                                     const grouped_rows_call<float>& rows, const grouped_stack_call<float>& stack,
+                                     kernel::findings_note found, std::byte* memory) {
   { api.each(stream, n, f) } -> std::same_as<typename A::status_type>;
   { api.teams(stream, n, g) } -> std::same_as<typename A::status_type>;
-  { api.product(stream, c, a, a, 1.0F, 0.0F) } -> std::same_as<typename A::status_type>;
-  { api.grouped(stream, c, a, stack_b, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
-  { api.grouped(stream, stack_c, a, a, ends, 1.0F, 0.0F, found) } -> std::same_as<typename A::status_type>;
+  { api.product(stream, call) } -> std::same_as<typename A::status_type>;
+  { api.grouped(stream, rows, found) } -> std::same_as<typename A::status_type>;
+  { api.grouped(stream, stack, found) } -> std::same_as<typename A::status_type>;
   { api.workspace_bytes() } -> std::same_as<std::size_t>;
   { api.scratch_bytes() } -> std::same_as<std::size_t>;
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;

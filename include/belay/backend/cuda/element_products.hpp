@@ -3,7 +3,7 @@
 // Products as kernels of one element: what no library multiplies, operands of different types and those of experts.
 // They are right and slow: each thread sums one row by one column, in `compute_type_t<C>`, and rounds once.
 //
-//   belay::cuda::element_product<float, belay::bf16, belay::bf16> all{c, a, b, 1, 0};
+//   belay::cuda::element_product<float, belay::bf16, belay::bf16> all{{c, a, b}};
 //   belay::kernel::for_each_index(c.rows * c.columns, all);
 #pragma once
 
@@ -25,25 +25,21 @@ template <class T>
   return x.as == reading::as_is ? x.row(i)[j] : x.row(j)[i];
 }
 
-/// c = alpha a b + beta c, one element an index, counted along the rows of c.
+/// A product, one element an index, counted along the rows of c.
 template <class C, class A, class B>
 struct element_product {
-  /// The operands `a` [rows, depth] and `b` [depth, columns] of a product, its result, and c = alpha a b + beta c.
-  operand<C> c;
-  operand<const A> a;
-  operand<const B> b;
-  compute_type_t<C> alpha;
-  compute_type_t<C> beta;
+  /// What is multiplied.
+  product_call<C, A, B> call;
 
   /// One element of the result, counted row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
     using number = compute_type_t<C>;
-    const std::size_t i = index / c.columns, j = index % c.columns;
+    const std::size_t i = index / call.c.columns, j = index % call.c.columns;
     number sum = 0;
-    for (std::size_t k = 0; k < a.width(); ++k)
-      sum += kernel::widened(element_at(a, i, k)) * kernel::widened(element_at(b, k, j));
-    C& to = c.row(i)[j];
-    to = static_cast<C>(beta == number(0) ? alpha * sum : beta * kernel::widened(to) + alpha * sum);
+    for (std::size_t k = 0; k < call.a.width(); ++k)
+      sum += kernel::widened(element_at(call.a, i, k)) * kernel::widened(element_at(call.b, k, j));
+    C& to = call.c.row(i)[j];
+    to = static_cast<C>(call.beta == number(0) ? call.alpha * sum : call.beta * kernel::widened(to) + call.alpha * sum);
   }
 };
 
@@ -66,49 +62,38 @@ struct noted_ends {
   }
 };
 
-/// Rows of c from those of a and the matrix of their expert. Rows of no expert are left as they are.
+/// A product per expert into rows, one element an index. Rows of no expert are left as they are.
 template <class C, class A, class B, std::integral Index>
 struct grouped_element {
-  /// c's rows of expert e = alpha (a's rows of e) b[e] + beta (c's rows of e); `ends` are where each expert's rows end.
-  operand<C> c;
-  operand<const A> a;
-  operand_stack<const B> b;
-  view<const Index, 1> ends;
-  compute_type_t<C> alpha;
-  compute_type_t<C> beta;
+  /// What is multiplied.
+  grouped_rows_call<C, A, B, Index> call;
 
   /// One element of the result, counted row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
+    const auto& [c, a, b, ends, alpha, beta] = call;
     for (std::size_t e = 0; e < ends.size(); ++e)
       if (index / c.columns < static_cast<std::size_t>(ends[e]))
-        return element_product<C, A, B>{c, a, b[e], alpha, beta}(index);
+        return element_product<C, A, B>{{c, a, b[e], alpha, beta}}(index);
   }
 };
 
-/// Matrix e of c from the rows of expert e, of a, which is read transposed, and of b.
+/// A product per expert into a stack, one element an index.
 template <class C, class A, class B, std::integral Index>
 struct stacked_element {
-  /// c[e] = alpha (a's columns of e) (b's rows of e) + beta c[e]; `ends` are where each expert's rows end.
-  operand_stack<C> c;
-  operand<const A> a;
-  operand<const B> b;
-  view<const Index, 1> ends;
-  compute_type_t<C> alpha;
-  compute_type_t<C> beta;
+  /// What is multiplied.
+  grouped_stack_call<C, A, B, Index> call;
 
   /// One element of the stack of results, counted matrix by matrix and row by row.
   BELAY_HD constexpr void operator()(std::size_t index) const noexcept {
-    const std::size_t elements = c.rows * c.columns, e = index / elements;
-    const std::size_t first = e == 0 ? 0 : within(ends[e - 1]), end = within(ends[e]);
-    const std::size_t count = end < first ? 0 : end - first;
-    element_product<C, A, B>{c[e], transposed(a.row_range(first, count)), b.row_range(first, count), alpha,
-                             beta}(index % elements);
+    const std::size_t elements = call.c.rows * call.c.columns, e = index / elements;
+    const std::size_t first = e == 0 ? 0 : within(call.ends[e - 1]), end = within(call.ends[e]);
+    element_product<C, A, B>{call.of(e, first, end < first ? 0 : end - first)}(index % elements);
   }
 
  private:
   [[nodiscard]] BELAY_HD constexpr std::size_t within(Index end) const noexcept {
     const auto row = static_cast<std::size_t>(end);
-    return row < a.rows ? row : a.rows;
+    return row < call.a.rows ? row : call.a.rows;
   }
 };
 

@@ -5,7 +5,7 @@
 // ascending depth by one lane, or by one fragment of a warp, so that its bits depend on no other.
 //
 //   using tiles = belay::cuda::scalar_tiles<float>;
-//   const belay::cuda::grouped_rows<tiles, float, float, float, std::int32_t> all{c, a, b, ends, 1, 0, found};
+//   const belay::cuda::grouped_rows<tiles, float, float, float, std::int32_t> all{{c, a, b, ends}, found};
 //   launch_blocks(stream, all.blocks(), all);
 #pragma once
 
@@ -238,19 +238,13 @@ struct grouped_rows {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// c's rows of expert e = alpha (a's rows of e) b[e] + beta (c's rows of e); `ends` are where each expert's rows end,
-  /// and a wrong end is noted in `found`.
-  operand<C> c;
-  operand<const A> a;
-  operand_stack<const B> b;
-  view<const Index, 1> ends;
-  compute_type_t<C> alpha;
-  compute_type_t<C> beta;
+  /// What is multiplied, and where a wrong end is noted.
+  grouped_rows_call<C, A, B, Index> call;
   kernel::findings_note found;
 
   /// As many as any ends need: an expert's last tile may have one row.
   [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept {
-    return (a.rows / Tiles::rows + ends.size()) * tiles_of(c.columns, Tiles::columns);
+    return (call.a.rows / Tiles::rows + call.ends.size()) * tiles_of(call.c.columns, Tiles::columns);
   }
 
   /// Block `index` of the tiles of all experts' rows.
@@ -258,14 +252,15 @@ struct grouped_rows {
   BELAY_HD void operator()(Block& block, std::size_t index) const {
     if (index == 0) {
       block.phase([&](unsigned lane, auto&) {
-        if (lane == 0) noted_ends<Index>{ends, a.rows, found}(0);
+        if (lane == 0) noted_ends<Index>{call.ends, call.a.rows, found}(0);
       });
     }
-    const std::size_t across = tiles_of(c.columns, Tiles::columns);
-    const expert_rows own = rows_of_tile(ends, a.rows, index / across, Tiles::rows);
+    const std::size_t across = tiles_of(call.c.columns, Tiles::columns);
+    const expert_rows own = rows_of_tile(call.ends, call.a.rows, index / across, Tiles::rows);
     if (!own.found) return;
-    multiply_tile<Tiles>(block, a.row_range(own.first, own.count), b[own.expert], 0, index % across * Tiles::columns,
-                         scaled_sum<C>{c.row_range(own.first, own.count), alpha, beta});
+    const product_call<C, A, B> tiled = call.of(own.expert, own.first, own.count);
+    multiply_tile<Tiles>(block, tiled.a, tiled.b, 0, index % across * Tiles::columns,
+                         scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
   }
 };
 
@@ -277,38 +272,32 @@ struct grouped_stack {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// c[e] = alpha (a's rows of e, transposed) (b's rows of e) + beta c[e]; `ends` are where each expert's rows end, and
-  /// a wrong end is noted in `found`.
-  operand_stack<C> c;
-  operand<const A> a;
-  operand<const B> b;
-  view<const Index, 1> ends;
-  compute_type_t<C> alpha;
-  compute_type_t<C> beta;
+  /// What is multiplied, and where a wrong end is noted.
+  grouped_stack_call<C, A, B, Index> call;
   kernel::findings_note found;
 
   /// How many blocks compute all matrices of the stack.
-  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return ends.size() * tiles_each(); }
+  [[nodiscard]] BELAY_HD std::size_t blocks() const noexcept { return call.ends.size() * tiles_each(); }
 
   /// Block `index` of the tiles of all matrices.
   template <kernel::block Block>
   BELAY_HD void operator()(Block& block, std::size_t index) const {
     if (index == 0) {
       block.phase([&](unsigned lane, auto&) {
-        if (lane == 0) noted_ends<Index>{ends, a.rows, found}(0);
+        if (lane == 0) noted_ends<Index>{call.ends, call.a.rows, found}(0);
       });
     }
-    const expert_rows own = rows_of_expert(ends, a.rows, index / tiles_each());
+    const expert_rows own = rows_of_expert(call.ends, call.a.rows, index / tiles_each());
     if (!own.found) return;
-    const std::size_t across = tiles_of(c.columns, Tiles::columns), tile = index % tiles_each();
-    multiply_tile<Tiles>(block, transposed(a.row_range(own.first, own.count)), b.row_range(own.first, own.count),
-                         tile / across * Tiles::rows, tile % across * Tiles::columns,
-                         scaled_sum<C>{c[own.expert], alpha, beta});
+    const std::size_t across = tiles_of(call.c.columns, Tiles::columns), tile = index % tiles_each();
+    const product_call<C, A, B> tiled = call.of(own.expert, own.first, own.count);
+    multiply_tile<Tiles>(block, tiled.a, tiled.b, tile / across * Tiles::rows, tile % across * Tiles::columns,
+                         scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
   }
 
  private:
   [[nodiscard]] BELAY_HD std::size_t tiles_each() const noexcept {
-    return tiles_of(c.rows, Tiles::rows) * tiles_of(c.columns, Tiles::columns);
+    return tiles_of(call.c.rows, Tiles::rows) * tiles_of(call.c.columns, Tiles::columns);
   }
 };
 

@@ -5,7 +5,7 @@
 //
 //   belay::cuda::kit kit(gpu);
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
-//   kit.product<float>(c, a, belay::transposed(b), 1, 0);
+//   kit.product(belay::product_call<float>{c, a, belay::transposed(b)});
 //   kit.stream().synchronize();
 #pragma once
 
@@ -51,7 +51,8 @@ class kit {
   /// The stream that all of the kit's work is queued on, in order.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// Queue a kernel over `count` indices or teams, and a product, on the kit's stream. Throw backend_error.
+  /// Queue a kernel over `count` indices or teams, a product, and one per expert, on the kit's stream. Throw
+  /// backend_error.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f) {
     stream_.each(count, f);
@@ -60,40 +61,20 @@ class kit {
   void teams(std::size_t count, const G& g) {
     stream_.teams(count, g);
   }
-  template <class T>
-  void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
-    multiply(c, a, b, alpha, beta);
-  }
-  /// Of operands that differ in type, or are all narrower than what is computed with.
   template <class C, class A, class B>
-  requires kernel::mixed_operands<C, A, B>
-  void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
-    multiply(c, a, b, alpha, beta);
+  requires kernel::product_operands<C, A, B>
+  void product(const product_call<C, A, B>& call) {
+    const operand<C>& c = call.c;
+    if (c.rows == 0 || c.columns == 0) return;
+    stream_.expect(api().product(stream_.handle(), call), "product", c.rows * c.columns * sizeof(C), {});
   }
-  template <class T, std::integral Index>
-  void grouped(operand<T> c, operand<const std::type_identity_t<T>> a, operand_stack<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    multiply_groups(c, a, b, ends, alpha, beta, found);
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    multiply_groups(c, a, b, ends, alpha, beta, found);
-  }
-  template <class T, std::integral Index>
-  void grouped(operand_stack<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,
-               view<const Index, 1> ends, std::type_identity_t<T> alpha, std::type_identity_t<T> beta,
-               const kernel::findings_note& found = {}) {
-    multiply_groups(c, a, b, ends, alpha, beta, found);
-  }
-  template <class C, class A, class B, std::integral Index>
-  requires kernel::mixed_operands<C, A, B>
-  void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-               compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
-    multiply_groups(c, a, b, ends, alpha, beta, found);
+  template <grouped_call Call>
+  void grouped(const Call& call, const kernel::findings_note& found = {}) {
+    const auto& c = call.c;
+    if (c.rows == 0 || c.columns == 0 || call.ends.size() == 0) return;
+    std::size_t bytes = c.rows * c.columns * sizeof *c.data;
+    if constexpr (requires { c.count; }) bytes *= c.count;
+    stream_.expect(api().grouped(stream_.handle(), call, found), "grouped", bytes, {});
   }
 
   /// Causal attention, where the Api has one.
@@ -184,27 +165,6 @@ class kit {
                              " bytes of scratch memory, and the kit has " + std::to_string(scratch_.size()) +
                              ": make the Api with more, as runtime_api(device, runtime_api::scratch_for(keys))",
                          {}});
-  }
-
-  template <class C, class A, class B>
-  void multiply(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
-    if (c.rows == 0 || c.columns == 0) return;
-    stream_.expect(api().product(stream_.handle(), c, a, b, alpha, beta), "product", c.rows * c.columns * sizeof(C),
-                   {});
-  }
-  template <class C, class A, class B, class Index>
-  void multiply_groups(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
-                       compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found) {
-    if (c.rows == 0 || c.columns == 0 || ends.size() == 0) return;
-    stream_.expect(api().grouped(stream_.handle(), c, a, b, ends, alpha, beta, found), "grouped",
-                   c.rows * c.columns * sizeof(C), {});
-  }
-  template <class C, class A, class B, class Index>
-  void multiply_groups(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
-                       compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found) {
-    if (c.rows == 0 || c.columns == 0 || ends.size() == 0) return;
-    stream_.expect(api().grouped(stream_.handle(), c, a, b, ends, alpha, beta, found), "grouped",
-                   c.count * c.rows * c.columns * sizeof(C), {});
   }
 
   stream_type stream_;

@@ -74,7 +74,7 @@ concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;
 
 /// Operands that cuBLAS multiplies as they are, with sums in float.
 template <class C, class A, class B>
-concept half_operands = half_precision<A> && std::same_as<A, B> && (std::same_as<C, A> || std::same_as<C, float>);
+concept half_operands = half_precision<A> && std::same_as<A, B> &&(std::same_as<C, A> || std::same_as<C, float>);
 
 /// One handle, which is a stream's, and the memory beside operands that the stream's products use.
 class product_handle {
@@ -98,20 +98,20 @@ class product_handle {
 
   // A row-major matrix is the transpose of a column-major one, and the transpose of a product has its factors the
   // other way round.
-  [[nodiscard]] cublasStatus_t product(operand<float> c, operand<const float> a, operand<const float> b, float alpha,
-                                       float beta) const noexcept {
+  [[nodiscard]] cublasStatus_t product(const product_call<float>& call) const noexcept {
+    const auto& [c, a, b, alpha, beta] = call;
     return cublasSgemm_64(with_, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
                           size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
   }
-  [[nodiscard]] cublasStatus_t product(operand<double> c, operand<const double> a, operand<const double> b,
-                                       double alpha, double beta) const noexcept {
+  [[nodiscard]] cublasStatus_t product(const product_call<double>& call) const noexcept {
+    const auto& [c, a, b, alpha, beta] = call;
     return cublasDgemm_64(with_, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
                           size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
   }
   template <class C, half_precision A>
-    requires half_operands<C, A, A>
-  [[nodiscard]] cublasStatus_t product(operand<C> c, operand<const A> a, operand<const A> b, float alpha,
-                                       float beta) const noexcept {
+  requires half_operands<C, A, A>
+  [[nodiscard]] cublasStatus_t product(const product_call<C, A, A>& call) const noexcept {
+    const auto& [c, a, b, alpha, beta] = call;
     // The pedantic mode of fp32 would keep the tensor cores out. Sums stay fp32, also those of parts.
     constexpr auto exact_sums =
         static_cast<cublasMath_t>(static_cast<unsigned>(CUBLAS_DEFAULT_MATH) |
@@ -153,9 +153,8 @@ struct queued_products {
     launched = launch_each(order, count, f);
     return launched == cudaSuccess;
   }
-  [[nodiscard]] bool product(operand<float> c, operand<const float> a, operand<const float> b, float alpha,
-                             float beta) {
-    multiplied = by->product(c, a, b, alpha, beta);
+  [[nodiscard]] bool product(const product_call<float>& call) {
+    multiplied = by->product(call);
     return multiplied == CUBLAS_STATUS_SUCCESS;
   }
 };

@@ -239,34 +239,30 @@ class runtime_api {
   }
   /// By cuBLAS where it takes the types: fp32, fp64, and half precisions of one type; else with converted operands. An
   /// element a thread where there is no workspace to convert to, or no width.
-  template <class C, class A, class B, class Number>
-  [[nodiscard]] status_type product(stream_type on, operand<C> c, operand<const A> a, operand<const B> b, Number alpha,
-                                    Number beta) const {
-    if (on.products != nullptr && a.width() > 0) {
+  template <class C, class A, class B>
+  [[nodiscard]] status_type product(stream_type on, const product_call<C, A, B>& call) const {
+    using number = compute_type_t<C>;
+    if (on.products != nullptr && call.a.width() > 0) {
       if constexpr (half_operands<C, A, B> ||
-                    (std::is_same_v<C, Number> && std::is_same_v<C, A> && std::is_same_v<C, B>)) {
-        return told("cublasGemm", cudaSuccess, on.products->product(c, a, b, alpha, beta));
+                    (std::is_same_v<C, number> && std::is_same_v<C, A> && std::is_same_v<C, B>)) {
+        return told("cublasGemm", cudaSuccess, on.products->product(call));
       } else if (!on.products->panels().empty()) {
         queued_products by{on.order, on.products};
-        converted_product(by, c, a, b, alpha, beta, on.products->panels());
+        converted_product(by, call, on.products->panels());
         return told("a product of converted operands", by.launched, by.multiplied);
       }
     }
-    return each(on, c.rows * c.columns, element_product<C, A, B>{c, a, b, alpha, beta});
+    return each(on, call.c.rows * call.c.columns, element_product<C, A, B>{call});
   }
-  template <class C, class A, class B, class Index, class Number>
-  [[nodiscard]] status_type grouped(stream_type on, operand<C> c, operand<const A> a, operand_stack<const B> b,
-                                    view<const Index, 1> ends, Number alpha, Number beta,
+  template <class C, class A, class B, class Index>
+  [[nodiscard]] status_type grouped(stream_type on, const grouped_rows_call<C, A, B, Index>& call,
                                     const kernel::findings_note& found) const {
-    using tiles = grouped_tiles<C, A, B>;
-    return blocks(on, grouped_rows<tiles, C, A, B, Index>{c, a, b, ends, alpha, beta, found});
+    return blocks(on, grouped_rows<grouped_tiles<C, A, B>, C, A, B, Index>{call, found});
   }
-  template <class C, class A, class B, class Index, class Number>
-  [[nodiscard]] status_type grouped(stream_type on, operand_stack<C> c, operand<const A> a, operand<const B> b,
-                                    view<const Index, 1> ends, Number alpha, Number beta,
+  template <class C, class A, class B, class Index>
+  [[nodiscard]] status_type grouped(stream_type on, const grouped_stack_call<C, A, B, Index>& call,
                                     const kernel::findings_note& found) const {
-    using tiles = grouped_tiles<C, A, B>;
-    return blocks(on, grouped_stack<tiles, C, A, B, Index>{c, a, b, ends, alpha, beta, found});
+    return blocks(on, grouped_stack<grouped_tiles<C, A, B>, C, A, B, Index>{call, found});
   }
   /// By Belay's tiles: forward, with the logarithms of sums, and backward.
   template <class T>
