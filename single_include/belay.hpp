@@ -1213,9 +1213,9 @@ namespace belay::inline BELAY_ABI {
 
 // ---- belay/comm/collective.hpp
 //
-// The collectives as free functions over any communicator, and the capability that each asks for. They take anything
-// contiguous; where a communicator or an element type cannot do what is asked, they say so in a sentence. The contracts
-// are those of a group's members; these functions add nothing to them.
+// The collectives as free functions over any communicator. They take anything contiguous; where a communicator or an
+// element type cannot do what is asked, they say so in a sentence. The contracts are those of a group's members; these
+// functions add nothing to them.
 //
 //   std::vector<float> grad(1000);
 //   belay::all_reduce(group, grad, belay::average);                           // every rank has the average
@@ -1224,8 +1224,7 @@ namespace belay::inline BELAY_ABI {
 
 // ---- belay/comm/communicator.hpp
 //
-// The concepts of a communicator: a minimum and one capability per operation, so that an algorithm asks only for what
-// it uses and a backend may lack some; those of collectives are beside these (see collective.hpp). A communicator is a
+// The concepts of a communicator: a minimum, what some can do beyond it, and what they promise. A communicator is a
 // *group*: the handle of one rank onto an ordered set of ranks, copied freely. All ranks of a group call the same
 // operations in the same order, one at a time; started operations have an order of their own (see `pending`).
 //
@@ -3037,7 +3036,9 @@ concept has_size = requires(const C& c) {
   { c.size() } -> std::same_as<int>;
 };
 template <class C>
-concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
+concept can_barrier = requires(const C& c, where at) {
+  c.barrier(at);
+};
 
 /// The minimum: one of several ranks that can wait for each other.
 template <class C>
@@ -3046,7 +3047,9 @@ concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_bar
 /// A rehearsal's communicator: it moves nothing, and memory used with it may be addresses without pages, which no code
 /// may touch.
 template <class C>
-concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
+concept moves_nothing = communicator<C> && requires {
+  requires C::moves_nothing;
+};
 
 /// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
 /// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
@@ -3072,20 +3075,32 @@ template <class C>
 /// Sums, products and averages are added ((x0 + x1) + x2) + ... in rank order: the same bits on all ranks, on every
 /// such backend and from all_reduce, reduce_scatter and reduce alike. NCCL, for one, does not promise it.
 template <class C>
-concept sums_in_rank_order = tells_traits<C> || (communicator<C> && requires { requires C::sums_in_rank_order; });
+concept sums_in_rank_order = tells_traits<C> ||(communicator<C>&& requires { requires C::sums_in_rank_order; });
 
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
 template <class C>
-concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { requires C::sums_alike; });
+concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
-concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { requires C::has_varying_counts; });
+concept has_varying_counts = tells_traits<C> ||(communicator<C>&& requires { requires C::has_varying_counts; });
+
+/// Elements can be reduced over all ranks, and gathered from all.
+template <class C, class T, class Op = sum_t>
+concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  c.all_reduce(inout, op, at);
+};
+template <class C, class T>
+concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_gather(in, out, at);
+};
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
-concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
+  c.exchange(transfers, at);
+};
 
 /// A barrier can be started, as well as called.
 template <class C>
@@ -3120,7 +3135,9 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
 /// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
 template <class C>
 concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && can_exchange<C> &&
-                               requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
+                               requires(const C& c, std::size_t bytes, where at) {
+  c.agree_symmetric(bytes, at);
+};
 
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
@@ -3148,7 +3165,6 @@ template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
 /// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
-/// alone, which `local_memory()`, a group of one, makes (see symmetric.hpp).
 /// alone, which `local_memory()`, a group of one, makes (`ranks_of_heap`).
 template <class C>
 concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
@@ -3160,13 +3176,13 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device =
-    communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
-      { c.control().rank() } -> std::same_as<int>;
-      { c.scratch() } -> std::same_as<std::span<std::byte>>;
-      c.fetch(to, from, bytes, at);
-      c.place(to, from, bytes, at);
-    };
+concept works_on_device = communicator<C> &&
+    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+  { c.control().rank() } -> std::same_as<int>;
+  { c.scratch() } -> std::same_as<std::span<std::byte>>;
+  c.fetch(to, from, bytes, at);
+  c.place(to, from, bytes, at);
+};
 
 /// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
 template <class C>
@@ -3477,18 +3493,9 @@ pending start_barrier(const Group& group, const start_order& at = where::current
   if constexpr (can_start_barrier<Group>) return group.start_barrier(at);
 }
 
-// Each collective: the capability, called and started, and the two functions. What a started one is given stays as it
-// is until `wait()` returns.
+// Each collective, called and started. What a started one is given stays as it is until `wait()` returns.
 
 /// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
-template <class C, class T, class Op = sum_t>
-concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
-  c.all_reduce(inout, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, const start_order& at) {
-  { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -3497,94 +3504,67 @@ void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::cur
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_all_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.start_all_reduce(elements_of(inout), op, at); }>()) {
     return group.start_all_reduce(elements_of(inout), op, at);
   }
 }
 
 /// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
-  c.reduce_scatter(in, out, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op,
-                                            const start_order& at) {
-  { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, can_reduce_scatter<Group, element_of<Out>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Out>, Op,
+                                     requires { group.reduce_scatter(elements_of(in), elements_of(out), op, at); }>()) {
     group.reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
                              const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, can_start_reduce_scatter<Group, element_of<Out>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Out>, Op, requires {
+                  group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
+                }>()) {
     return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
 }
 
 /// Element by element over all ranks, in place: rank r gets `counts[r]` elements, which are left where they stand in
 /// `inout`.
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                        where at) {
-  c.reduce_scatter_v(inout, counts, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                              Op op, const start_order& at) {
-  { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.reduce_scatter_v(elements_of(inout), counts, op, at); }>()) {
     group.reduce_scatter_v(elements_of(inout), counts, op, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                                const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
-                                     can_start_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, requires {
+                  group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
+                }>()) {
     return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
   }
 }
 
 /// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
-template <class C, class T, class Op = sum_t>
-concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
-  c.reduce(inout, op, root, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, const start_order& at) {
-  { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.reduce(elements_of(inout), op, root, at); }>()) {
     group.reduce(elements_of(inout), op, root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.start_reduce(elements_of(inout), op, root, at); }>()) {
     return group.start_reduce(elements_of(inout), op, root, at);
   }
 }
 
 /// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
-template <class C, class T>
-concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_gather(in, out, at);
-};
-template <class C, class T>
-concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
-  { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
@@ -3593,150 +3573,101 @@ void all_gather(const Group& group, const In& in, Out&& out, where at = where::c
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_gather(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_gather(elements_of(in), elements_of(out), at);
   }
 }
 
 /// The elements of all ranks one after another, in place: rank r has `counts[r]` of them, and gives those that stand at
 /// their place in `inout`.
-template <class C, class T>
-concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
-  c.all_gather_v(inout, counts, at);
-};
-template <class C, class T>
-concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                          const start_order& at) {
-  { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
-  if constexpr (is_offered<can_all_gather_v<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
     group.all_gather_v(elements_of(inout), counts, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                            const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_gather_v<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
     return group.start_all_gather_v(elements_of(inout), counts, at);
   }
 }
 
 /// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
-template <class C, class T>
-concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_to_all(in, out, at);
-};
-template <class C, class T>
-concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
-  { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<can_all_to_all<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
     group.all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_to_all<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 
 /// Parts of any length to and from every rank: `send_counts[q]` elements of `in` to rank q, and `receive_counts[r]`
 /// from rank r into `out`.
-template <class C, class T>
-concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                    std::span<const std::size_t> counts, where at) {
-  c.all_to_all_v(in, counts, out, counts, at);
-};
-template <class C, class T>
-concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                          std::span<const std::size_t> counts, const start_order& at) {
-  { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
-  if constexpr (is_offered<can_all_to_all_v<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires {
+                  group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
+                }>()) {
     group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                            std::span<const std::size_t> receive_counts, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_to_all_v<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires {
+                  group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
+                }>()) {
     return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
 }
 
 /// The `inout` of rank `root`, on all ranks.
-template <class C, class T>
-concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
-  c.broadcast(inout, root, at);
-};
-template <class C, class T>
-concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, const start_order& at) {
-  { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  if constexpr (is_offered<can_broadcast<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.broadcast(elements_of(inout), root, at); }>()) {
     group.broadcast(elements_of(inout), root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_broadcast(const Group& group, Buffer&& inout, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_broadcast<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
     return group.start_broadcast(elements_of(inout), root, at);
   }
 }
 
 /// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
-template <class C, class T>
-concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.gather(in, out, root, at);
-};
-template <class C, class T>
-concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
-                                    const start_order& at) {
-  { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<can_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
     group.gather(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_gather(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_gather(elements_of(in), elements_of(out), root, at);
   }
 }
 
 /// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
-template <class C, class T>
-concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.scatter(in, out, root, at);
-};
-template <class C, class T>
-concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
-                                     const start_order& at) {
-  { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<can_scatter<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
     group.scatter(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_scatter(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_scatter<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_scatter(elements_of(in), elements_of(out), root, at);
   }
 }
@@ -3776,23 +3707,6 @@ pending start_exchange(const Group& group, std::span<const p2p> transfers, const
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
   if constexpr (can_start_exchange<Group>) return group.start_exchange(transfers, at);
 }
-
-/// Every operation, blocking and started, for elements of all kinds, and every promise: what a backend's group asserts
-/// of itself.
-template <class C>
-concept has_all_operations =
-    communicator<C> && sums_in_rank_order<C> && has_varying_counts<C> && can_all_reduce<C, float> &&
-    can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> && can_reduce_scatter_v<C, double> &&
-    can_reduce<C, int, average_t> && can_all_gather<C, int> && can_all_gather_v<C, float> && can_all_to_all<C, float> &&
-    can_all_to_all_v<C, float> && can_broadcast<C, char> && can_gather<C, float> && can_scatter<C, float> &&
-    can_exchange<C> && can_start_barrier<C> && can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> &&
-    can_start_reduce_scatter_v<C, float> && can_start_reduce<C, float> && can_start_all_gather<C, float> &&
-    can_start_all_gather_v<C, float> && can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> &&
-    can_start_broadcast<C, float> && can_start_gather<C, float> && can_start_scatter<C, float> &&
-    can_start_exchange<C> &&
-    // Formats of 8 bits are moved, never reduced.
-    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
-    !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -15749,9 +15663,13 @@ namespace belay::inline BELAY_ABI {
 /// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
 /// can all_gather words.
 template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
-    can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&
-    can_all_gather<Group, std::uint64_t>;
+concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
+    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
+             std::span<const std::size_t> counts, const start_order& how) {
+  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
+  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
+  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
+};
 
 /// True, or it does not compile and says what the communicator lacks.
 template <class Group, class T>
@@ -18169,12 +18087,14 @@ class rank_comparison {
 
 template <class Group>
 std::string rank_comparison::text(const Group& group) const {
-  return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+  return each_word(
+      group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
 }
 
 template <class Group>
 std::string rank_comparison::ranks(const Group& group) const {
-  return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
+  return each_word(
+      group, [](std::uint64_t) { return std::string(); }, " and ");
 }
 
 template <class Group>
@@ -18947,7 +18867,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// buckets that peers wait for, waits for all of them, and adds 0 to the sum of targets, which needs every rank. The
   /// gradients hold garbage afterwards.
   template <class BatchRanks>
-    requires can_all_reduce<BatchRanks, std::uint64_t>
+  requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
     if (!in_step()) return;
     reduce_what_there_is(at);
@@ -29738,7 +29658,7 @@ template <class Frame, communicator Group, class T, class Op>
 void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
   if (group.size() == 1) return;
   auto& stream = frame.engine().compute();
-  if constexpr (can_start_all_reduce<Group, T>) {
+  if constexpr (requires(const start_order& how) { group.start_all_reduce(values, op, how); }) {
     if (runs_later(stream)) {
       pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
       return std::move(under_way).then(stream, at);

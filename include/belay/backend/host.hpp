@@ -7,3 +7,4 @@
 #include "belay/backend/host/group.hpp"  // IWYU pragma: export
 #include "belay/backend/host/rank.hpp"   // IWYU pragma: export
 #include "belay/backend/host/world.hpp"  // IWYU pragma: export
+#include "belay/comm/collective.hpp"     // IWYU pragma: export

@@ -6,3 +6,4 @@
 
 #include "belay/backend/mpi/rank.hpp"   // IWYU pragma: export
 #include "belay/backend/mpi/world.hpp"  // IWYU pragma: export
+#include "belay/comm/collective.hpp"    // IWYU pragma: export

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The collectives as free functions over any communicator, and the capability that each asks for. They take anything
-// contiguous; where a communicator or an element type cannot do what is asked, they say so in a sentence. The contracts
-// are those of a group's members; these functions add nothing to them.
+// The collectives as free functions over any communicator. They take anything contiguous; where a communicator or an
+// element type cannot do what is asked, they say so in a sentence. The contracts are those of a group's members; these
+// functions add nothing to them.
 //
 //   std::vector<float> grad(1000);
 //   belay::all_reduce(group, grad, belay::average);                           // every rank has the average
@@ -77,18 +77,9 @@ pending start_barrier(const Group& group, const start_order& at = where::current
   if constexpr (can_start_barrier<Group>) return group.start_barrier(at);
 }
 
-// Each collective: the capability, called and started, and the two functions. What a started one is given stays as it
-// is until `wait()` returns.
+// Each collective, called and started. What a started one is given stays as it is until `wait()` returns.
 
 /// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
-template <class C, class T, class Op = sum_t>
-concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
-  c.all_reduce(inout, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_all_reduce = requires(const C& c, std::span<T> inout, Op op, const start_order& at) {
-  { c.start_all_reduce(inout, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
   if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
@@ -97,94 +88,67 @@ void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::cur
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_all_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.start_all_reduce(elements_of(inout), op, at); }>()) {
     return group.start_all_reduce(elements_of(inout), op, at);
   }
 }
 
 /// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op, where at) {
-  c.reduce_scatter(in, out, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, Op op,
-                                            const start_order& at) {
-  { c.start_reduce_scatter(in, out, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, can_reduce_scatter<Group, element_of<Out>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Out>, Op,
+                                     requires { group.reduce_scatter(elements_of(in), elements_of(out), op, at); }>()) {
     group.reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
                              const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, can_start_reduce_scatter<Group, element_of<Out>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Out>, Op, requires {
+                  group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
+                }>()) {
     return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
 }
 
 /// Element by element over all ranks, in place: rank r gets `counts[r]` elements, which are left where they stand in
 /// `inout`.
-template <class C, class T, class Op = sum_t>
-concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                        where at) {
-  c.reduce_scatter_v(inout, counts, op, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                              Op op, const start_order& at) {
-  { c.start_reduce_scatter_v(inout, counts, op, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.reduce_scatter_v(elements_of(inout), counts, op, at); }>()) {
     group.reduce_scatter_v(elements_of(inout), counts, op, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                                const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
-                                     can_start_reduce_scatter_v<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op, requires {
+                  group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
+                }>()) {
     return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
   }
 }
 
 /// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
-template <class C, class T, class Op = sum_t>
-concept can_reduce = requires(const C& c, std::span<T> inout, Op op, int root, where at) {
-  c.reduce(inout, op, root, at);
-};
-template <class C, class T, class Op = sum_t>
-concept can_start_reduce = requires(const C& c, std::span<T> inout, Op op, int root, const start_order& at) {
-  { c.start_reduce(inout, op, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.reduce(elements_of(inout), op, root, at); }>()) {
     group.reduce(elements_of(inout), op, root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_start_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+                                     requires { group.start_reduce(elements_of(inout), op, root, at); }>()) {
     return group.start_reduce(elements_of(inout), op, root, at);
   }
 }
 
 /// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
-template <class C, class T>
-concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_gather(in, out, at);
-};
-template <class C, class T>
-concept can_start_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
-  { c.start_all_gather(in, out, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
   if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
@@ -193,150 +157,101 @@ void all_gather(const Group& group, const In& in, Out&& out, where at = where::c
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_gather(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_gather(elements_of(in), elements_of(out), at);
   }
 }
 
 /// The elements of all ranks one after another, in place: rank r has `counts[r]` of them, and gives those that stand at
 /// their place in `inout`.
-template <class C, class T>
-concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
-  c.all_gather_v(inout, counts, at);
-};
-template <class C, class T>
-concept can_start_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts,
-                                          const start_order& at) {
-  { c.start_all_gather_v(inout, counts, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
-  if constexpr (is_offered<can_all_gather_v<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
     group.all_gather_v(elements_of(inout), counts, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                            const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_gather_v<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
     return group.start_all_gather_v(elements_of(inout), counts, at);
   }
 }
 
 /// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
-template <class C, class T>
-concept can_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
-  c.all_to_all(in, out, at);
-};
-template <class C, class T>
-concept can_start_all_to_all = requires(const C& c, std::span<const T> in, std::span<T> out, const start_order& at) {
-  { c.start_all_to_all(in, out, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<can_all_to_all<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
     group.all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_to_all<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 
 /// Parts of any length to and from every rank: `send_counts[q]` elements of `in` to rank q, and `receive_counts[r]`
 /// from rank r into `out`.
-template <class C, class T>
-concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                    std::span<const std::size_t> counts, where at) {
-  c.all_to_all_v(in, counts, out, counts, at);
-};
-template <class C, class T>
-concept can_start_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
-                                          std::span<const std::size_t> counts, const start_order& at) {
-  { c.start_all_to_all_v(in, counts, out, counts, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
-  if constexpr (is_offered<can_all_to_all_v<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires {
+                  group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
+                }>()) {
     group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                            std::span<const std::size_t> receive_counts, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_all_to_all_v<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires {
+                  group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
+                }>()) {
     return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
   }
 }
 
 /// The `inout` of rank `root`, on all ranks.
-template <class C, class T>
-concept can_broadcast = requires(const C& c, std::span<T> inout, int root, where at) {
-  c.broadcast(inout, root, at);
-};
-template <class C, class T>
-concept can_start_broadcast = requires(const C& c, std::span<T> inout, int root, const start_order& at) {
-  { c.start_broadcast(inout, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  if constexpr (is_offered<can_broadcast<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.broadcast(elements_of(inout), root, at); }>()) {
     group.broadcast(elements_of(inout), root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_broadcast(const Group& group, Buffer&& inout, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_broadcast<Group, element_of<Buffer>>>()) {
+  if constexpr (is_offered<requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
     return group.start_broadcast(elements_of(inout), root, at);
   }
 }
 
 /// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
-template <class C, class T>
-concept can_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.gather(in, out, root, at);
-};
-template <class C, class T>
-concept can_start_gather = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
-                                    const start_order& at) {
-  { c.start_gather(in, out, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<can_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
     group.gather(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_gather(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_gather(elements_of(in), elements_of(out), root, at);
   }
 }
 
 /// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
-template <class C, class T>
-concept can_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root, where at) {
-  c.scatter(in, out, root, at);
-};
-template <class C, class T>
-concept can_start_scatter = requires(const C& c, std::span<const T> in, std::span<T> out, int root,
-                                     const start_order& at) {
-  { c.start_scatter(in, out, root, at) } -> std::same_as<pending>;
-};
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<can_scatter<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
     group.scatter(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_scatter(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<can_start_scatter<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_scatter(elements_of(in), elements_of(out), root, at);
   }
 }
@@ -376,22 +291,5 @@ pending start_exchange(const Group& group, std::span<const p2p> transfers, const
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
   if constexpr (can_start_exchange<Group>) return group.start_exchange(transfers, at);
 }
-
-/// Every operation, blocking and started, for elements of all kinds, and every promise: what a backend's group asserts
-/// of itself.
-template <class C>
-concept has_all_operations =
-    communicator<C> && sums_in_rank_order<C> && has_varying_counts<C> && can_all_reduce<C, float> &&
-    can_all_reduce<C, bf16, maximum_t> && can_reduce_scatter<C, float> && can_reduce_scatter_v<C, double> &&
-    can_reduce<C, int, average_t> && can_all_gather<C, int> && can_all_gather_v<C, float> && can_all_to_all<C, float> &&
-    can_all_to_all_v<C, float> && can_broadcast<C, char> && can_gather<C, float> && can_scatter<C, float> &&
-    can_exchange<C> && can_start_barrier<C> && can_start_all_reduce<C, float> && can_start_reduce_scatter<C, float> &&
-    can_start_reduce_scatter_v<C, float> && can_start_reduce<C, float> && can_start_all_gather<C, float> &&
-    can_start_all_gather_v<C, float> && can_start_all_to_all<C, float> && can_start_all_to_all_v<C, float> &&
-    can_start_broadcast<C, float> && can_start_gather<C, float> && can_start_scatter<C, float> &&
-    can_start_exchange<C> &&
-    // Formats of 8 bits are moved, never reduced.
-    can_all_gather<C, fp8_e4m3> && !can_all_reduce<C, fp8_e4m3> &&
-    !can_reduce<C, fp8_e4m3> && !can_reduce_scatter<C, fp8_e4m3> && !can_all_reduce<C, bool>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The concepts of a communicator: a minimum and one capability per operation, so that an algorithm asks only for what
-// it uses and a backend may lack some; those of collectives are beside these (see collective.hpp). A communicator is a
+// The concepts of a communicator: a minimum, what some can do beyond it, and what they promise. A communicator is a
 // *group*: the handle of one rank onto an ordered set of ranks, copied freely. All ranks of a group call the same
 // operations in the same order, one at a time; started operations have an order of their own (see `pending`).
 //
@@ -38,7 +37,9 @@ concept has_size = requires(const C& c) {
   { c.size() } -> std::same_as<int>;
 };
 template <class C>
-concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
+concept can_barrier = requires(const C& c, where at) {
+  c.barrier(at);
+};
 
 /// The minimum: one of several ranks that can wait for each other.
 template <class C>
@@ -47,7 +48,9 @@ concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_bar
 /// A rehearsal's communicator: it moves nothing, and memory used with it may be addresses without pages, which no code
 /// may touch.
 template <class C>
-concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
+concept moves_nothing = communicator<C> && requires {
+  requires C::moves_nothing;
+};
 
 /// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
 /// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
@@ -73,20 +76,32 @@ template <class C>
 /// Sums, products and averages are added ((x0 + x1) + x2) + ... in rank order: the same bits on all ranks, on every
 /// such backend and from all_reduce, reduce_scatter and reduce alike. NCCL, for one, does not promise it.
 template <class C>
-concept sums_in_rank_order = tells_traits<C> || (communicator<C> && requires { requires C::sums_in_rank_order; });
+concept sums_in_rank_order = tells_traits<C> ||(communicator<C>&& requires { requires C::sums_in_rank_order; });
 
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
 template <class C>
-concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { requires C::sums_alike; });
+concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
-concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { requires C::has_varying_counts; });
+concept has_varying_counts = tells_traits<C> ||(communicator<C>&& requires { requires C::has_varying_counts; });
+
+/// Elements can be reduced over all ranks, and gathered from all.
+template <class C, class T, class Op = sum_t>
+concept can_all_reduce = requires(const C& c, std::span<T> inout, Op op, where at) {
+  c.all_reduce(inout, op, at);
+};
+template <class C, class T>
+concept can_all_gather = requires(const C& c, std::span<const T> in, std::span<T> out, where at) {
+  c.all_gather(in, out, at);
+};
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
-concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
+  c.exchange(transfers, at);
+};
 
 /// A barrier can be started, as well as called.
 template <class C>
@@ -121,7 +136,9 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
 /// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
 template <class C>
 concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && can_exchange<C> &&
-                               requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
+                               requires(const C& c, std::size_t bytes, where at) {
+  c.agree_symmetric(bytes, at);
+};
 
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
@@ -149,7 +166,6 @@ template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
 /// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
-/// alone, which `local_memory()`, a group of one, makes (see symmetric.hpp).
 /// alone, which `local_memory()`, a group of one, makes (`ranks_of_heap`).
 template <class C>
 concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
@@ -161,13 +177,13 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device =
-    communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
-      { c.control().rank() } -> std::same_as<int>;
-      { c.scratch() } -> std::same_as<std::span<std::byte>>;
-      c.fetch(to, from, bytes, at);
-      c.place(to, from, bytes, at);
-    };
+concept works_on_device = communicator<C> &&
+    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+  { c.control().rank() } -> std::same_as<int>;
+  { c.scratch() } -> std::same_as<std::span<std::byte>>;
+  c.fetch(to, from, bytes, at);
+  c.place(to, from, bytes, at);
+};
 
 /// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
 template <class C>

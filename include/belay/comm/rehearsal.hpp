@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_interface.hpp"

@@ -29,7 +29,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"

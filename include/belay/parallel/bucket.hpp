@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
@@ -265,7 +265,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// buckets that peers wait for, waits for all of them, and adds 0 to the sum of targets, which needs every rank. The
   /// gradients hold garbage afterwards.
   template <class BatchRanks>
-    requires can_all_reduce<BatchRanks, std::uint64_t>
+  requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
     if (!in_step()) return;
     reduce_what_there_is(at);

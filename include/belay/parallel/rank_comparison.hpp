@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
@@ -79,12 +78,14 @@ class rank_comparison {
 
 template <class Group>
 std::string rank_comparison::text(const Group& group) const {
-  return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+  return each_word(
+      group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
 }
 
 template <class Group>
 std::string rank_comparison::ranks(const Group& group) const {
-  return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
+  return each_word(
+      group, [](std::uint64_t) { return std::string(); }, " and ");
 }
 
 template <class Group>

@@ -27,7 +27,6 @@
 #include <utility>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/pending.hpp"
@@ -173,7 +172,7 @@ template <class Frame, communicator Group, class T, class Op>
 void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
   if (group.size() == 1) return;
   auto& stream = frame.engine().compute();
-  if constexpr (can_start_all_reduce<Group, T>) {
+  if constexpr (requires(const start_order& how) { group.start_all_reduce(values, op, how); }) {
     if (runs_later(stream)) {
       pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
       return std::move(under_way).then(stream, at);

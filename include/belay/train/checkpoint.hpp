@@ -27,7 +27,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"

@@ -15,6 +15,8 @@
 #include "belay/comm.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 
+static_assert(belay::directly_addressable<belay::host::group>);
+
 TEST_CASE("a world gives the bodies' results in rank order and runs again") {
   const belay::host::world world{3};
   for (int round = 0; round < 2; ++round) {

@@ -79,7 +79,12 @@ struct fake_group : belay::basic_group<fake_group, fake_backend> {
   static constexpr bool has_varying_counts = true;
   using basic_group::basic_group;
 };
-static_assert(belay::has_all_operations<fake_group>);
+static_assert(belay::communicator<fake_group> && belay::can_exchange<fake_group>);
+static_assert(belay::sums_in_rank_order<fake_group> && belay::has_varying_counts<fake_group>);
+// Formats of 8 bits are moved, never reduced.
+static_assert(belay::can_all_gather<fake_group, belay::fp8_e4m3> &&
+              !belay::can_all_reduce<fake_group, belay::fp8_e4m3>);
+static_assert(belay::can_all_reduce<fake_group, belay::bf16> && !belay::can_all_reduce<fake_group, bool>);
 
 struct one_rank {
   std::shared_ptr<fake_world> world = std::make_shared<fake_world>();

@@ -22,7 +22,6 @@
 #include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/basic_group.hpp"
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/op_call.hpp"
@@ -101,8 +100,6 @@ class group : public basic_group<group, collectives> {
     return out;
   }
 };
-
-static_assert(has_all_operations<group> && directly_addressable<group>);
 
 }  // namespace host
 

@@ -26,7 +26,6 @@
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/basic_group.hpp"
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/op_call.hpp"
@@ -57,8 +56,6 @@ class group : public basic_group<group, collectives> {
                    op_call::make_symmetric(bytes, at));
   }
 };
-
-static_assert(has_all_operations<group> && mirrored_by_messages<group>);
 
 /// One rank of a running world. Belongs to the thread that runs its body, and makes one call at a time.
 class rank {

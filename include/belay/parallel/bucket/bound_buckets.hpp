@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"

@@ -9,7 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/core/config.hpp"
@@ -22,9 +21,13 @@ namespace belay::inline BELAY_ABI {
 /// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
 /// can all_gather words.
 template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
-    can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&
-    can_all_gather<Group, std::uint64_t>;
+concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
+    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
+             std::span<const std::size_t> counts, const start_order& how) {
+  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
+  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
+  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
+};
 
 /// True, or it does not compile and says what the communicator lacks.
 template <class Group, class T>

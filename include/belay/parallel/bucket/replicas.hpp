@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/checked_size.hpp"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/group.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/bounds.hpp"

@@ -162,8 +162,7 @@ class group {
   int rank_;
 };
 
-static_assert(belay::communicator<group> && belay::can_start_all_reduce<group, float> &&
-              belay::can_start_reduce_scatter_v<group, float> && belay::can_start_all_gather_v<group, float>);
+static_assert(belay::communicator<group>);
 
 /// Runs `body(rank)` on `ranks` threads; rethrows the first exception.
 template <class Body>
