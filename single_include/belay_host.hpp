@@ -4201,36 +4201,46 @@ struct buffer_use {
   std::span<const std::byte> writes;
 };
 
-/// Used by the rank's own thread.
+/// Used from any thread: a handle may be lost where it was refused. In a release it does nothing.
 template <std::size_t Capacity>
 class buffers_in_flight {
  public:
   /// `by` was started as operation `number`, for which the table has room.
-  void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
-    buffer_in_use& slot = table_[number % Capacity];
-    if (slot.number == 0) ++count_;
-    slot = {number, what, by, at};
+  void add([[maybe_unused]] std::uint64_t number, [[maybe_unused]] const buffer_use& what,
+           [[maybe_unused]] operation by, [[maybe_unused]] const where& at) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      buffer_in_use& slot = table_[number % Capacity];
+      if (slot.number == 0) ++count_;
+      slot = {number, what, by, at};
+    }
   }
   /// It was waited for, or its handle was lost.
-  void remove(std::uint64_t number) noexcept {
-    buffer_in_use& slot = table_[number % Capacity];
-    if (slot.number != number) return;
-    slot.number = 0;
-    --count_;
+  void remove([[maybe_unused]] std::uint64_t number) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      buffer_in_use& slot = table_[number % Capacity];
+      if (slot.number != number) return;
+      slot.number = 0;
+      --count_;
+    }
   }
 
   /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
-  void expect_free(const buffer_use& what, operation by, const where& at) const {
-    if (count_ == 0) return;
-    for (const buffer_in_use& each : table_) {
-      if (each.number == 0) continue;
-      if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
-          !overlap(what.reads, each.what.writes)) {
-        continue;
+  void expect_free([[maybe_unused]] const buffer_use& what, [[maybe_unused]] operation by,
+                   [[maybe_unused]] const where& at) const {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      if (count_ == 0) return;
+      for (const buffer_in_use& each : table_) {
+        if (each.number == 0) continue;
+        if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
+            !overlap(what.reads, each.what.writes))
+          continue;
+        throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
+                              each.at.text() + " until that is waited for",
+                          at);
       }
-      throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
-                            each.at.text() + " until that is waited for",
-                        at);
     }
   }
 
@@ -4247,6 +4257,7 @@ class buffers_in_flight {
     return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
   }
 
+  mutable std::mutex mutex_;
   std::array<buffer_in_use, Capacity> table_{};
   std::size_t count_ = 0;
 };
@@ -49123,10 +49134,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   }
   void hand_to_stream(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
   }
 
   /// Operations run from now on when `arbiter` says so. Before the first of them.
@@ -49164,19 +49172,13 @@ class async_stream final : public completion_source, public std::enable_shared_f
     const call_guard::scoped_entry mine(guard_, name(what), at);
     const span_timer waits(spans_ == nullptr || queue_.completed(number) ? nullptr : add_wait_for(*spans_, what, at));
     await(number);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     if (number > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, number - 1, 0, at});
   }
 
   /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     lost_.note(started_at);
   }
 
@@ -49188,12 +49190,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
-                   [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.expect_free(buffers, by, at);
-    }
+  void expect_free(operation by, const buffer_use& buffers, const where& at) const {
+    in_flight_.expect_free(buffers, by, at);
   }
 
   [[nodiscard]] const std::shared_ptr<World>& world() const noexcept { return world_; }
@@ -49269,13 +49267,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
     if (number > capacity) await(number - capacity);
     return ring_[number % capacity];
   }
-  [[nodiscard]] pending submit(operation what, [[maybe_unused]] const buffer_use& buffers, const where& at) {
+  [[nodiscard]] pending submit(operation what, const buffer_use& buffers, const where& at) {
     const std::uint64_t number = queue_.next();
     started_[number % capacity].store(what, std::memory_order_relaxed);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.add(number, buffers, what, at);
-    }
+    in_flight_.add(number, buffers, what, at);
     queue_.launch(number);
     return pending(this->shared_from_this(), number, what, at, clock_.mark(stream_kind::communication));
   }
@@ -49346,7 +49341,6 @@ class async_stream final : public completion_source, public std::enable_shared_f
   int rank_;
   span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
-  mutable std::mutex notes_;  // of what is in flight
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};

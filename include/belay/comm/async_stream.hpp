@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <span>
 #include <string>
@@ -123,10 +122,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   }
   void hand_to_stream(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
   }
 
   /// Operations run from now on when `arbiter` says so. Before the first of them.
@@ -164,19 +160,13 @@ class async_stream final : public completion_source, public std::enable_shared_f
     const call_guard::scoped_entry mine(guard_, name(what), at);
     const span_timer waits(spans_ == nullptr || queue_.completed(number) ? nullptr : add_wait_for(*spans_, what, at));
     await(number);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     if (number > failed_after_.load(std::memory_order_acquire)) world_->raise({what, 0, number - 1, 0, at});
   }
 
   /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     lost_.note(started_at);
   }
 
@@ -188,12 +178,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
-                   [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.expect_free(buffers, by, at);
-    }
+  void expect_free(operation by, const buffer_use& buffers, const where& at) const {
+    in_flight_.expect_free(buffers, by, at);
   }
 
   [[nodiscard]] const std::shared_ptr<World>& world() const noexcept { return world_; }
@@ -269,13 +255,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
     if (number > capacity) await(number - capacity);
     return ring_[number % capacity];
   }
-  [[nodiscard]] pending submit(operation what, [[maybe_unused]] const buffer_use& buffers, const where& at) {
+  [[nodiscard]] pending submit(operation what, const buffer_use& buffers, const where& at) {
     const std::uint64_t number = queue_.next();
     started_[number % capacity].store(what, std::memory_order_relaxed);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.add(number, buffers, what, at);
-    }
+    in_flight_.add(number, buffers, what, at);
     queue_.launch(number);
     return pending(this->shared_from_this(), number, what, at, clock_.mark(stream_kind::communication));
   }
@@ -346,7 +329,6 @@ class async_stream final : public completion_source, public std::enable_shared_f
   int rank_;
   span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
-  mutable std::mutex notes_;  // of what is in flight
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};

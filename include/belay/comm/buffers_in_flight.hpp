@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -25,36 +26,46 @@ struct buffer_use {
   std::span<const std::byte> writes;
 };
 
-/// Used by the rank's own thread.
+/// Used from any thread: a handle may be lost where it was refused. In a release it does nothing.
 template <std::size_t Capacity>
 class buffers_in_flight {
  public:
   /// `by` was started as operation `number`, for which the table has room.
-  void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
-    buffer_in_use& slot = table_[number % Capacity];
-    if (slot.number == 0) ++count_;
-    slot = {number, what, by, at};
+  void add([[maybe_unused]] std::uint64_t number, [[maybe_unused]] const buffer_use& what,
+           [[maybe_unused]] operation by, [[maybe_unused]] const where& at) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      buffer_in_use& slot = table_[number % Capacity];
+      if (slot.number == 0) ++count_;
+      slot = {number, what, by, at};
+    }
   }
   /// It was waited for, or its handle was lost.
-  void remove(std::uint64_t number) noexcept {
-    buffer_in_use& slot = table_[number % Capacity];
-    if (slot.number != number) return;
-    slot.number = 0;
-    --count_;
+  void remove([[maybe_unused]] std::uint64_t number) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      buffer_in_use& slot = table_[number % Capacity];
+      if (slot.number != number) return;
+      slot.number = 0;
+      --count_;
+    }
   }
 
   /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
-  void expect_free(const buffer_use& what, operation by, const where& at) const {
-    if (count_ == 0) return;
-    for (const buffer_in_use& each : table_) {
-      if (each.number == 0) continue;
-      if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
-          !overlap(what.reads, each.what.writes)) {
-        continue;
+  void expect_free([[maybe_unused]] const buffer_use& what, [[maybe_unused]] operation by,
+                   [[maybe_unused]] const where& at) const {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      if (count_ == 0) return;
+      for (const buffer_in_use& each : table_) {
+        if (each.number == 0) continue;
+        if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
+            !overlap(what.reads, each.what.writes))
+          continue;
+        throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
+                              each.at.text() + " until that is waited for",
+                          at);
       }
-      throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
-                            each.at.text() + " until that is waited for",
-                        at);
     }
   }
 
@@ -71,6 +82,7 @@ class buffers_in_flight {
     return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
   }
 
+  mutable std::mutex mutex_;
   std::array<buffer_in_use, Capacity> table_{};
   std::size_t count_ = 0;
 };

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,7 +91,8 @@ class communication_order final : public completion_source,
     if (fork_.under_way()) return capture(what, how, [&] { work(started_, control); });
     return start_as(what, std::move(state), buffers, how, traced, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at](const auto& calls) {
-        self->queue(number, [&](stream<Api>& in) { work(in, calls); }, at);
+        self->queue(
+            number, [&](stream<Api>& in) { work(in, calls); }, at);
       };
       return control.start_composite(what, run, order);
     });
@@ -109,9 +109,7 @@ class communication_order final : public completion_source,
 
   /// Operations that are started from now on are spans of `log`, as the device runs them; null: of none. Waits for all
   /// that is queued, and earlier spans get their times. By the rank's own thread, between steps. Throws backend_error.
-  void trace_into(span_log* log, where at)
-    requires timing_api<Api>
-  {
+  void trace_into(span_log* log, where at) requires timing_api<Api> {
     wait_until_queued(at);
     if (std::exchange(spans_, nullptr) != nullptr) timed_->resolve(at);
     if (log == nullptr) return;
@@ -128,12 +126,8 @@ class communication_order final : public completion_source,
           queued_in_.source()->wait_until(command(last_), largest_value<std::chrono::steady_clock::time_point>, at));
   }
   /// Checked builds: a call must not touch what a started operation has in flight.
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
-                   [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.expect_free(buffers, by, at);
-    }
+  void expect_free(operation by, const buffer_use& buffers, const where& at) const {
+    in_flight_.expect_free(buffers, by, at);
   }
   void report_abandoned(const where& at) { lost_.tell(at); }
   /// Started communications whose handle was lost.
@@ -189,17 +183,9 @@ class communication_order final : public completion_source,
     hand_to_stream(number, what, at);
     expect_done(number, at);
   }
-  void hand_to_stream(std::uint64_t number, operation, where) override {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
-  }
+  void hand_to_stream(std::uint64_t number, operation, where) override { in_flight_.remove(number); }
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     lost_.note(started_at);
   }
 
@@ -277,10 +263,7 @@ class communication_order final : public completion_source,
     if (queued_in_.source() == nullptr) queued_in_ = queued.event();
     commands_[number % capacity].store(queued.event().place(), std::memory_order_release);
     std::move(queued).in_start_order(how.at);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.add(number, buffers, what, how.at);
-    }
+    in_flight_.add(number, buffers, what, how.at);
     return pending(this->shared_from_this(), number, what, how.at, clock_.mark(stream_kind::communication));
   }
 
@@ -322,7 +305,6 @@ class communication_order final : public completion_source,
   bool opened_ = false;                      // by the communication thread
   std::unique_ptr<timed_spans<Api>> timed_;  // where it was traced; of that thread, and of none between steps
   span_log* spans_ = nullptr;
-  mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   lost_handles lost_;
   captured_fork<Api> fork_;

@@ -46,7 +46,7 @@ namespace belay::inline BELAY_ABI::nccl {
 /// Shared by the rank, its groups and its handles. The device and the library outlive it. What is started while a
 /// stream of the device is captured is in the graph.
 template <cuda::device_api Api, nccl_api N>
-  requires std::same_as<typename Api::stream_type, typename N::stream_type>
+requires std::same_as<typename Api::stream_type, typename N::stream_type>
 class channel final : public completion_source,
                       public cuda::device_places<Api>,
                       public cuda::captured_branch<Api>,
@@ -119,19 +119,12 @@ class channel final : public completion_source,
       slot = {{site, limit}, begin, end, how.kept};
       launched_.store(number, std::memory_order_release);
     }
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.add(number, buffers, site.what, site.at);
-    }
+    in_flight_.add(number, buffers, site.what, site.at);
     return pending(this->shared_from_this(), number, site.what, site.at, end.clock());
   }
   /// Checked builds: a blocking call must not touch what a started operation has in flight.
-  void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
-                   [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.expect_free(buffers, by, at);
-    }
+  void expect_free(operation by, const buffer_use& buffers, const where& at) const {
+    in_flight_.expect_free(buffers, by, at);
   }
 
   // As a source of events.
@@ -155,24 +148,15 @@ class channel final : public completion_source,
     const call_guard::scoped_entry mine(guard_, name(what), at);
     const span_timer traced(stream_.spans() == nullptr ? nullptr : add_wait_for(*stream_.spans(), what, at));
     await(number, site_of(number, at));
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     expect_done(number, at);
   }
   void hand_to_stream(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
   }
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.remove(number);
-    }
+    in_flight_.remove(number);
     lost_.note(started_at);
   }
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
@@ -391,7 +375,6 @@ class channel final : public completion_source,
   std::mutex looking_;
   std::uint64_t watched_ = 0;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   lost_handles lost_;
   captured_operations<Api> captured_;
