@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The device of one rank: an Api, and the rank's number for what its errors say. Every call of the Api is checked here.
+// A library as one rank calls it: an Api, and the rank's number for what its errors say. Every call of the Api is
+// checked here. The device of a rank is one, and so is its NCCL.
 // On which devices the ranks of a world of threads run has one rule, and it is asked here.
 //
 //   belay::cuda::runtime_api api;
@@ -19,6 +20,7 @@
 #include <cstdio>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "belay/backend/cuda/device_api.hpp"
@@ -36,40 +38,19 @@ struct device_number {
   int value = 0;  ///< as the library numbers them
 };
 
-/// Stays where it is: memory, streams and kits of the rank point to it, and end before it. The Api outlives it.
-template <device_api Api>
-class device {
+/// Stays where it is, and ends before the Api.
+template <class Api>
+class library_of_rank {
  public:
   using api_type = Api;
   using status_type = typename Api::status_type;
 
-  /// Of the calling thread, which is rank `rank`'s host thread: the Api's own device, or the one with that number.
-  explicit device(Api& api, int rank = 0, where at = where::current()) : api_(&api), rank_(rank) { open(at); }
-  device(Api& api, int rank, device_number which, where at = where::current())
-      : api_(&api), rank_(rank), number_(which) {
-    open(at);
-  }
-  device(const device&) = delete;
-  device& operator=(const device&) = delete;
+  library_of_rank(const library_of_rank&) = delete;
+  library_of_rank& operator=(const library_of_rank&) = delete;
 
-  /// The Api and the rank's number in the world, of which the device was made.
+  /// The Api and the rank's number in the world, of which it was made.
   [[nodiscard]] Api& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
-
-  /// Whether the rank's thread captures: what would run at once is in no launch of the graph then.
-  [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
-  void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
-  void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
-  /// The branches that are in every capture beside the stream that is captured. By the rank's thread.
-  [[nodiscard]] std::span<captured_branch<Api>* const> branches() const noexcept { return branches_; }
-  void add_branch(captured_branch<Api>& which) const { branches_.push_back(&which); }
-  void remove_branch(const captured_branch<Api>& which) const noexcept {
-    branches_.erase(std::remove(branches_.begin(), branches_.end(), &which), branches_.end());
-  }
-  /// Makes the calling thread one of the device too. Throws backend_error.
-  void open(where at = where::current()) const { expect(opened(), "open", 0, at); }
-  /// Makes the calling thread, which may not throw, one of the device too; `note` takes a failure.
-  void open_and_note() const noexcept { note(opened(), "open"); }
 
   /// Throws the backend_error of `call`, which was about `bytes`, unless it has succeeded.
   void expect(const status_type& got, const char* call, std::size_t bytes, where at) const {
@@ -84,17 +65,53 @@ class device {
     if (api_->succeeded(got) || failed_.exchange(true, std::memory_order_relaxed)) return;
     std::fprintf(stderr, "%s\n", error_of(got, call, 0, {}).what());
   }
-  [[nodiscard]] backend_error error_of(const status_type& got, const char* call, std::size_t bytes, where at) const {
+  [[nodiscard]] backend_error error_of(const status_type& got, const std::string& call, std::size_t bytes,
+                                       where at) const {
     return backend_error({call, rank_, bytes, api_->text(got), at});
   }
 
- private:
-  [[nodiscard]] status_type opened() const { return number_ ? api_->open(number_->value) : api_->open(); }
+ protected:
+  library_of_rank(Api& api, int rank) noexcept : api_(&api), rank_(rank) {}
+  ~library_of_rank() = default;
 
+ private:
   Api* api_;
   int rank_;
+  mutable std::atomic<bool> failed_{false};
+};
+
+/// Stays where it is: memory, streams and kits of the rank point to it, and end before it. The Api outlives it.
+template <device_api Api>
+class device : public library_of_rank<Api> {
+ public:
+  using typename library_of_rank<Api>::status_type;
+
+  /// Of the calling thread, which is rank `rank`'s host thread: the Api's own device, or the one with that number.
+  explicit device(Api& api, int rank = 0, where at = where::current()) : library_of_rank<Api>(api, rank) { open(at); }
+  device(Api& api, int rank, device_number which, where at = where::current())
+      : library_of_rank<Api>(api, rank), number_(which) {
+    open(at);
+  }
+  /// Whether the rank's thread captures: what would run at once is in no launch of the graph then.
+  [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
+  void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
+  void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
+  /// The branches that are in every capture beside the stream that is captured. By the rank's thread.
+  [[nodiscard]] std::span<captured_branch<Api>* const> branches() const noexcept { return branches_; }
+  void add_branch(captured_branch<Api>& which) const { branches_.push_back(&which); }
+  void remove_branch(const captured_branch<Api>& which) const noexcept {
+    branches_.erase(std::remove(branches_.begin(), branches_.end(), &which), branches_.end());
+  }
+  /// Makes the calling thread one of the device too. Throws backend_error.
+  void open(where at = where::current()) const { this->expect(opened(), "open", 0, at); }
+  /// Makes the calling thread, which may not throw, one of the device too; `note` takes a failure.
+  void open_and_note() const noexcept { this->note(opened(), "open"); }
+
+ private:
+  [[nodiscard]] status_type opened() const { return number_ ? this->api().open(number_->value) : this->api().open(); }
+
   std::optional<device_number> number_;  // none: the Api's own
-  mutable std::atomic<bool> failed_{false}, capturing_{false};
+  mutable std::atomic<bool> capturing_{false};
   mutable std::vector<captured_branch<Api>*> branches_;
 };
 
