@@ -71,6 +71,7 @@ class library_of_rank {
   }
 
  protected:
+  /// The rank is for what its errors say.
   library_of_rank(Api& api, int rank) noexcept : api_(&api), rank_(rank) {}
   ~library_of_rank() = default;
 

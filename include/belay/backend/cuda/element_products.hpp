@@ -28,7 +28,7 @@ template <class T>
 /// A product, one element an index, counted along the rows of c.
 template <class C, class A, class B>
 struct element_product {
-  /// What is multiplied.
+  /// The product.
   product_call<C, A, B> call;
 
   /// One element of the result, counted row by row.
@@ -65,7 +65,7 @@ struct noted_ends {
 /// A product per expert into rows, one element an index. Rows of no expert are left as they are.
 template <class C, class A, class B, std::integral Index>
 struct grouped_element {
-  /// What is multiplied.
+  /// The product.
   grouped_rows_call<C, A, B, Index> call;
 
   /// One element of the result, counted row by row.
@@ -80,7 +80,7 @@ struct grouped_element {
 /// A product per expert into a stack, one element an index.
 template <class C, class A, class B, std::integral Index>
 struct stacked_element {
-  /// What is multiplied.
+  /// The product.
   grouped_stack_call<C, A, B, Index> call;
 
   /// One element of the stack of results, counted matrix by matrix and row by row.

@@ -238,7 +238,7 @@ struct grouped_rows {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// What is multiplied, and where a wrong end is noted.
+  /// The product of each expert, and where a wrong end is noted.
   grouped_rows_call<C, A, B, Index> call;
   kernel::findings_note found;
 
@@ -272,7 +272,7 @@ struct grouped_stack {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// What is multiplied, and where a wrong end is noted.
+  /// The product of each expert, and where a wrong end is noted.
   grouped_stack_call<C, A, B, Index> call;
   kernel::findings_note found;
 
