@@ -32790,6 +32790,11 @@ struct tensor {
                                                    const std::vector<std::size_t>& by_name,
                                                    std::string_view name) noexcept;
 
+/// Throws usage_error where `count` from `first` on go beyond the `all` elements or bytes, as `units` says, of a
+/// tensor.
+BELAY_DECL void expect_range(const tensor& of, std::string_view units, std::uint64_t first, std::uint64_t count,
+                             std::uint64_t all, where at);
+
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
 
@@ -33143,6 +33148,14 @@ BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors, const s
     (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
   }
   return nullptr;
+}
+
+BELAY_DECL void expect_range(const tensor& of, std::string_view units, std::uint64_t first, std::uint64_t count,
+                             std::uint64_t all, where at) {
+  if (first <= all && count <= all - first) return;
+  throw usage_error(std::string(units) + " " + std::to_string(first) + " to " + std::to_string(first + count) +
+                        " of tensor " + printable(of.name) + ", which has " + std::to_string(all),
+                    at);
 }
 
 BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
@@ -34323,18 +34336,15 @@ class file_agreement {
   std::optional<failure> kept_;
 };
 
-inline void file_agreement::attempt(function_ref<void()> body) {
-  if (kept_) return;
-  try {
-    body();
-  } catch (const file_error& problem) {
-    kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
-  } catch (const input_error& problem) {
-    kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
-  } catch (const usage_error& problem) {
-    kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
-  }
-}
+class writing_ranks;
+
+/// The ranks of a group, of host memory, for a `writer` that each of them makes: rank 0 makes the files, and every rank
+/// writes its own ranges into them.
+///
+///   safetensors::writer out(safetensors::written_by(mesh.control()), "models/mine", division);
+///   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
+///   out.commit();
+[[nodiscard]] BELAY_DECL std::unique_ptr<writing_ranks> written_by(const group& of);
 
 template <communicator Group>
 void file_agreement::agree(const Group& group, where at) {
@@ -34358,12 +34368,842 @@ void file_agreement::agree(const Group& group, where at) {
   }
 }
 
-inline std::string file_agreement::said_by(const error& problem) {
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/file_agreement.ipp
+//
+// What a rank keeps until all agree, and the ranks of a group as those that write files together.
+
+// ---- belay/train/safetensors/writer.hpp
+//
+// Writes a whole model. All tensors are declared first, so every byte's position is known, and threads or ranks may
+// write their parts in any order and at the same time. Until commit() the bytes are in temporary files beside the
+// targets. A crash, an error or a destroyed writer leaves files of an earlier model untouched.
+//
+//   belay::safetensors::writer out("models/mine", belay::safetensors::file_division(declarations, largest));
+//   out.write("lm_head.weight", first_element, std::span<const float>(part));
+//   out.commit();
+//
+// The ranks of a group write one model together, each from its own memory: see `written_by` in
+// belay/train/parameter_files.hpp. No rank sends a tensor to another.
+
+// ---- belay/train/safetensors/folder.hpp
+//
+// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
+// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
+// checked first; then ranges are read as from one file.
+//
+//   const belay::safetensors::folder in("models/mixtral");
+//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
+//
+// A model is written (by a `writer`) as one model.safetensors, or where that would be too large as several files and
+// the index that other libraries read them by.
+
+// ---- belay/train/safetensors/reader.hpp
+//
+// Opens a file, checks its header once, and then reads ranges of tensors into the caller's memory. It uses pread, not
+// a mapping: a file that shrinks meanwhile is an error, not a signal.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// The tensors of one file. Several threads may read at once.
+template <files_policy Files>
+class basic_reader {
+ public:
+  /// Opens and checks `path`. Anything wrong with it is a file_error.
+  explicit basic_reader(std::string path, where at = where::current());
+
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+  /// All tensors in the order of their bytes; valid as long as the reader.
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return header_.tensors; }
+  [[nodiscard]] const metadata_list& metadata() const noexcept { return header_.metadata; }
+
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    return find_tensor(header_.tensors, by_name_, name);
+  }
+
+  /// The tensor called `name`; a file_error where there is none.
+  [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const;
+
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. The stored
+  /// type must be that of T: nothing is converted. A range outside of the tensor is a usage_error.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const;
+
+  /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
+  /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
+  /// usage_error.
+  template <class T>
+  requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
+           dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
+                                                          std::span<T> destination, where at = where::current()) const {
+    switch (tensor_named(name, at).type) {
+      case stored_type::f64: return read_as<double>(name, first_element, destination, at);
+      case stored_type::f32: return read_as<float>(name, first_element, destination, at);
+      case stored_type::f16: return read_as<fp16>(name, first_element, destination, at);
+      case stored_type::bf16: return read_as<bf16>(name, first_element, destination, at);
+      default: return read(name, first_element, destination, at);  // which refuses it
+    }
+  }
+
+  /// Fills `destination` with the raw bytes of tensor `name` from `first_byte` on, whatever its type.
+  void read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
+                  where at = where::current()) const;
+
+ private:
+  // A piece at a time.
+  template <class Stored, class T>
+  void read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination, where at) const;
+
+  basic_file<Files> file_;
+  std::uint64_t data_begin_ = 0;
+  header header_;
+  std::vector<std::size_t> by_name_;
+};
+
+template <files_policy Files>
+basic_reader<Files>::basic_reader(std::string path, where at)
+    : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
+  const std::uint64_t size = file_.size(at);
+  if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
+  std::byte prefix[8];
+  file_.read(0, prefix, at);
+  std::uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8U | std::to_integer<std::uint64_t>(prefix[i]);
+  if (length > largest_header) {
+    throw file_error(file_.path(), 0, "claims a header of " + std::to_string(length) + " bytes", at);
+  }
+  if (length > size - 8) {
+    throw file_error(
+        file_.path(), 0,
+        "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
+  }
+  // The file has these bytes: memory is never allocated for a length that is only claimed.
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  data_begin_ = 8 + length;
+  header_ = parse_header(text, size - data_begin_, file_.path(), at);
+  by_name_ = order_by_name(header_.tensors);
+}
+
+template <files_policy Files>
+const tensor& basic_reader<Files>::tensor_named(std::string_view name, where at) const {
+  const tensor* found = find(name);
+  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
+  return *found;
+}
+
+template <files_policy Files>
+template <class T>
+void basic_reader<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                               where at) const {
+  static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
+  if constexpr (element<T>) {
+    const tensor& from = tensor_named(name, at);
+    if (from.type != stored_as<T>) {
+      throw file_error(path(), data_begin_ + from.begin,
+                       "tensor " + from.name + " holds " + std::string(safetensors::name(from.type)) + ", " +
+                           std::string(safetensors::name(stored_as<T>)) + " was asked for",
+                       at);
+    }
+    expect_range(from, "elements", first_element, destination.size(), from.elements(), at);
+    file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
+  }
+}
+
+template <files_policy Files>
+void basic_reader<Files>::read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
+                                     where at) const {
+  const tensor& from = tensor_named(name, at);
+  expect_range(from, "bytes", first_byte, destination.size(), from.bytes(), at);
+  file_.read(data_begin_ + from.begin + first_byte, destination, at);
+}
+
+template <files_policy Files>
+template <class Stored, class T>
+void basic_reader<Files>::read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                                  where at) const {
+  if constexpr (std::is_same_v<Stored, T>) {
+    read(name, first_element, destination, at);
+  } else {
+    Stored piece[4096];
+    for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
+      const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
+      read(name, first_element + done, std::span(piece).first(to.size()), at);
+      for (std::size_t i = 0; i < to.size(); ++i)
+        to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
+    }
+  }
+}
+
+using reader = basic_reader<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Tensors of an index, each with the name of its file, in the order of the text.
+using weight_map = std::vector<std::pair<std::string, std::string>>;
+
+/// Bytes of an index that are read: some hundred thousand tensors.
+inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
+
+/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
+/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
+[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
+
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
+/// file_error where the system cannot say which is there.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
+  const std::string index = path + "/model.safetensors.index.json";
+  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
+}
+
+/// Reads an index. Errors are file_error, as of `parse_index`.
+template <files_policy Files = posix_files>
+[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
+  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
+  const std::uint64_t size = in.size(at);
+  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  return parse_index(text, index, at);
+}
+
+/// Several threads may read at once.
+template <files_policy Files>
+class basic_folder {
+ public:
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
+  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
+  explicit basic_folder(const std::string& path, where at = where::current());
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
+  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current());
+
+  basic_folder(basic_folder&&) = default;
+  basic_folder& operator=(basic_folder&&) = default;
+  ~basic_folder();
+
+  /// The file, or that of the index.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// All tensors of the files that are open, file by file; valid as long as the folder.
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    return find_tensor(tensors_, by_name_, name);
+  }
+
+  /// Throws file_error where tensor `name` is not there, or has another shape.
+  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const;
+
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const;
+  template <class T>
+  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                      where at = where::current()) const;
+
+ private:
+  enum extent { all, some };
+
+  void open(std::span<const std::string> needed, extent which, where at);
+  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at);
+  void add(const std::string& name, where at);
+  void sort(where at);
+  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const;
+
+  std::string path_;
+  std::deque<basic_reader<Files>> files_;
+  std::vector<tensor> tensors_;
+  std::vector<std::size_t> file_of_;  // of each tensor
+  std::vector<std::size_t> by_name_;
+};
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, where at) : path_(path) {
+  open({}, all, at);
+}
+
+template <files_policy Files>
+basic_folder<Files>::basic_folder(const std::string& path, std::span<const std::string> needed, where at)
+    : path_(path) {
+  open(needed, some, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at) const {
+  const basic_reader<Files>& in = file_with(name, at);
+  const std::vector<std::uint64_t>& found = find(name)->shape;
+  if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
+  throw file_error(in.path(), 0,
+                   "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
+                   at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                               where at) const {
+  file_with(name, at).read(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+template <class T>
+void basic_folder<Files>::read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                                         where at) const {
+  file_with(name, at).read_converted(name, first_element, destination, at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open(std::span<const std::string> needed, extent which, where at) {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  if (const std::string index = index_of<Files>(path_, at); !index.empty()) return open_index(index, needed, which, at);
+  if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
+  add(path_, at);
+  sort(at);
+  for (const std::string& name : needed) static_cast<void>(file_with(name, at));
+}
+
+template <files_policy Files>
+void basic_folder<Files>::open_index(const std::string& index, std::span<const std::string> needed, extent which,
+                                     where at) {
+  path_ = index;
+  const weight_map map = read_index<Files>(index, at);
+  std::map<std::string_view, std::string_view> file_of;
+  for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
+  std::map<std::string_view, std::size_t> number;
+  const auto take = [&](std::string_view lies_in) {
+    if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
+  };
+  if (which == all)
+    for (const auto& [name, lies_in] : map) take(lies_in);
+  for (const std::string& name : needed) {
+    const auto found = file_of.find(name);
+    if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
+    take(found->second);
+  }
+  sort(at);
+  for (const auto& [name, lies_in] : map) {
+    const auto opened = number.find(lies_in);
+    if (opened == number.end()) continue;
+    const tensor* const found = find(name);
+    if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
+      throw file_error(files_[opened->second].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says",
+                       at);
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!file_of.contains(tensors_[i].name))
+      throw file_error(files_[file_of_[i]].path(), 0,
+                       "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
+}
+
+template <files_policy Files>
+void basic_folder<Files>::add(const std::string& name, where at) {
+  const auto& opened = files_.emplace_back(name, at);
+  for (const tensor& each : opened.tensors()) {
+    tensors_.push_back(each);
+    file_of_.push_back(files_.size() - 1);
+  }
+}
+
+template <files_policy Files>
+void basic_folder<Files>::sort(where at) {
+  by_name_ = order_by_name(tensors_);
+  for (std::size_t i = 1; i < by_name_.size(); ++i) {
+    const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
+    if (one.name == other.name)
+      throw file_error(files_[file_of_[by_name_[i]]].path(), 0,
+                       "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(),
+                       at);
+  }
+}
+
+template <files_policy Files>
+const basic_reader<Files>& basic_folder<Files>::file_with(std::string_view name, where at) const {
+  const tensor* const found = find(name);
+  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
+  return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
+}
+
+template <files_policy Files>
+basic_folder<Files>::~basic_folder() = default;
+
+using folder = basic_folder<posix_files>;
+
+/// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
+inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
+
+/// Which tensors go into which file of a folder, in their order; a tensor is never cut.
+class file_division {
+ public:
+  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
+
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
+  /// "model.safetensors", or "model-00002-of-00003.safetensors".
+  [[nodiscard]] std::string name_of(std::size_t number) const;
+  [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
+  /// All files of the folder.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// The index, sorted by name as other libraries write it.
+  [[nodiscard]] std::string index() const;
+
+ private:
+  std::vector<std::vector<declaration>> files_;
+  std::uint64_t in_last_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/folder.ipp
+//
+// The index of a folder, read; which tensors go into which file of a folder, and the index that says so.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
+  header_scanner scan(text, path, at, 0);
+  scan.check_utf8();
+  weight_map out;
+  std::map<std::string, std::size_t, std::less<>> seen;
+  bool found = false;
+  scan.take('{');
+  for (bool first = true; !scan.take_if('}'); first = false) {
+    if (!first) scan.take(',');
+    const std::string field = scan.string(256, "a field");
+    scan.take(':');
+    if (field != "weight_map") {
+      scan.skip_value();
+      continue;
+    }
+    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
+    scan.take('{');
+    for (bool none = true; !scan.take_if('}'); none = false) {
+      if (!none) scan.take(',');
+      const std::size_t place = scan.next();
+      std::string name = scan.string(4096, "a tensor's name");
+      scan.take(':');
+      std::string beside = scan.string(255, "a file's name");
+      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
+      if (beside.empty() || beside == "." || beside == ".." ||
+          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+        scan.fail(place,
+                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
+      out.emplace_back(std::move(name), std::move(beside));
+    }
+  }
+  scan.finish();
+  if (!found) scan.fail(0, "has no weight_map");
+  return out;
+}
+
+BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
+  for (const declaration& each : tensors) {
+    std::uint64_t size = 0;
+    static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
+    if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
+      files_.emplace_back();
+      in_last_ = 0;
+    }
+    files_.back().push_back(each);
+    in_last_ += size;
+    total_ += size;
+  }
+  if (files_.empty()) files_.emplace_back();
+}
+
+BELAY_DECL std::string file_division::name_of(std::size_t number) const {
+  if (files_.size() == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
+  return name;
+}
+
+BELAY_DECL std::vector<std::string> file_division::names() const {
+  std::vector<std::string> out;
+  for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
+  if (files_.size() > 1) out.push_back(index_name());
+  return out;
+}
+
+BELAY_DECL std::string file_division::index() const {
+  std::map<std::string_view, std::size_t> file_of;
+  for (std::size_t number = 0; number < files_.size(); ++number)
+    for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
+  std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
+  bool first = true;
+  for (const auto& [name, number] : file_of) {
+    if (!std::exchange(first, false)) out += ',';
+    append_json(out, name);
+    out += ':';
+    append_json(out, name_of(number));
+  }
+  return out + "}}\n";
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// Those who write files together: one process, or the ranks of a group (`written_by`). Calls are collective over them,
+/// but for the first three.
+class writing_ranks {
+ public:
+  virtual ~writing_ranks() = default;
+
+  /// Whether nothing is to be done.
+  [[nodiscard]] virtual bool rehearsed() const = 0;
+  /// Whether this rank, one of all, makes the files and gives them their names.
+  [[nodiscard]] virtual bool makes_files() const = 0;
+  /// Calls `body`. What it throws goes on, or is kept for `agree`; from then on nothing is called.
+  virtual void attempt(function_ref<void()> body) = 0;
+  /// Throws on all ranks what one of them has kept.
+  virtual void agree(where at) = 0;
+  /// Throws usage_error on all ranks where their `declared`, hashes, differ.
+  virtual void expect_alike(std::uint64_t declared, where at) = 0;
+  /// Gives all ranks the text of the one that makes the files.
+  virtual void share(std::string& text, where at) = 0;
+  /// Gives all ranks the sums over all.
+  virtual void add_up(std::span<std::uint64_t> counts, where at) = 0;
+};
+
+/// One process, whose errors are thrown where they are met.
+class single_process final : public writing_ranks {
+ public:
+  [[nodiscard]] bool rehearsed() const override { return false; }
+  [[nodiscard]] bool makes_files() const override { return true; }
+  void attempt(function_ref<void()> body) override { body(); }
+  void agree(where) override {}
+  void expect_alike(std::uint64_t, where) override {}
+  void share(std::string&, where) override {}
+  void add_up(std::span<std::uint64_t>, where) override {}
+};
+
+/// Of one process, whose threads may all call `write`; or of the ranks of a group, of which each makes one, writes its
+/// part, and commits, by one thread. In a rehearsal it does nothing.
+template <files_policy Files>
+class basic_writer {
+ public:
+  /// Writes one file. Creates it under its temporary name (mode 0600), with its header and as long as it will be.
+  /// Tensors are stored in the order given. Throws file_error, and usage_error for tensors that a reader would refuse.
+  explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
+                        const metadata_list& about = usual_metadata(), where at = where::current());
+  /// Writes the files of `division`, and their index where they are several, into `path`, a folder that is there.
+  basic_writer(std::string path, const file_division& division, where at = where::current());
+  /// `ranks`, not null, all of which make a writer, write them together; the folder of the one that makes the files
+  /// counts, and all must see it under that name. All throw file_error, with the rank that met it, and usage_error
+  /// where they declare other tensors. Collective over the ranks, as are `finish` and `commit`.
+  basic_writer(std::unique_ptr<writing_ranks> ranks, std::string path, const file_division& division,
+               where at = where::current());
+
+  basic_writer(const basic_writer&) = delete;
+  basic_writer& operator=(const basic_writer&) = delete;
+
+  /// Removes the temporary files unless commit() has given them their names.
+  ~basic_writer();
+
+  /// The file, or the folder.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// How many files have tensors.
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size() - (several() ? 1 : 0); }
+
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Calls may come in any order; over
+  /// all threads and ranks, every element is written exactly once. Throws usage_error for a tensor, type or range that
+  /// was not declared. What the file system refuses is a file_error of one process; of ranks it is kept, and thrown by
+  /// `finish` and `commit` on all; from then on nothing is written.
+  template <class T>
+  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
+             where at = where::current()) {
+    constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
+    static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
+    if constexpr (has_dtype) write_units({name, stored_as<T>, sizeof(T), first_element}, std::as_bytes(source), at);
+  }
+
+  /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.
+  void write_bytes(std::string_view name, std::uint64_t first_byte, std::span<const std::byte> source,
+                   where at = where::current()) {
+    write_units({name, std::nullopt, 1, first_byte}, source, at);
+  }
+
+  /// Checks that every tensor was written once, and returns when all files are on the medium under their temporary
+  /// names. Throws, with no file replaced: usage_error where a tensor was not written once, file_error with the file
+  /// and the bytes, of ranks also with the rank, of a write or an fsync that failed.
+  void finish(where at = where::current());
+
+  /// Finishes, and gives the files their names, each atomically and the index last: files of these names are replaced,
+  /// and beside an index a model.safetensors of an earlier model, which would be read in its place, is removed. Returns
+  /// when the names are on the medium. A file_error of a rename comes when files before it may have their names: a
+  /// folder that must appear in one instant is written beside its place, and renamed. One process may call it again.
+  void commit(where at = where::current());
+
+ private:
+  struct output {
+    std::string name;  // in the folder; empty where the path is the file's
+    layout content;
+    std::string temporary;   // the path, while it is to be removed
+    basic_file<Files> file;  // the temporary, once this process writes to it
+  };
+  struct tensor_location {
+    std::size_t file, tensor;
+    std::size_t number;  // of all tensors
+  };
+  struct units {
+    std::string_view tensor;
+    std::optional<stored_type> type;  // none for bytes
+    std::size_t size;
+    std::uint64_t first;
+  };
+  enum class progress { writing, finished, committed };
+
+  basic_writer(std::unique_ptr<writing_ranks> ranks, std::string path)
+      : ranks_(std::move(ranks)), path_(std::move(path)) {}
+
+  [[nodiscard]] bool several() const noexcept { return files_.size() > 1; }  // the index is the last file then
+  [[nodiscard]] std::string path_of(const output& of) const { return of.name.empty() ? path_ : path_ + "/" + of.name; }
+
+  void open(where at);
+  void create(const std::string& mark, where at);
+  void write_units(const units& of, std::span<const std::byte> source, where at);
+  void expect_complete(where at);
+  void publish(where at);
+
+  std::unique_ptr<writing_ranks> ranks_;
+  std::string path_;
+  std::vector<output> files_;
+  std::map<std::string, tensor_location, std::less<>> tensors_;
+  std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far, by this process
+  progress progress_ = progress::writing;
+};
+
+// A constructor that calls another one is undone by the destructor, which removes what there is by then.
+template <files_policy Files>
+basic_writer<Files>::basic_writer(std::string path, const std::vector<declaration>& tensors, const metadata_list& about,
+                                  where at)
+    : basic_writer(std::make_unique<single_process>(), std::move(path)) {
+  files_.push_back({{}, lay_out(tensors, about, at), {}, {}});
+  open(at);
+}
+
+template <files_policy Files>
+basic_writer<Files>::basic_writer(std::string path, const file_division& division, where at)
+    : basic_writer(std::make_unique<single_process>(), std::move(path), division, at) {}
+
+template <files_policy Files>
+basic_writer<Files>::basic_writer(std::unique_ptr<writing_ranks> ranks, std::string path, const file_division& division,
+                                  where at)
+    : basic_writer(std::move(ranks), std::move(path)) {
+  if (!ranks_->rehearsed()) {
+    for (std::size_t number = 0; number < division.files(); ++number)
+      files_.push_back({division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}, {}});
+    if (several()) files_.push_back({file_division::index_name(), {division.index(), {}, 0}, {}, {}});
+    open(at);
+  }
+}
+
+template <files_policy Files>
+basic_writer<Files>::~basic_writer() {
+  for (const output& each : files_)
+    if (!each.temporary.empty()) static_cast<void>(Files::remove(each.temporary.c_str()));
+}
+
+template <files_policy Files>
+void basic_writer<Files>::open(where at) {
+  content_hash hash;
+  for (std::size_t number = 0; number < files_.size(); ++number) {
+    const layout& content = files_[number].content;
+    hash.add_text(content.prefix);
+    for (std::size_t t = 0; t < content.tensors.size(); ++t)
+      if (!tensors_.emplace(content.tensors[t].name, tensor_location{number, t, tensors_.size()}).second)
+        throw usage_error("tensor " + printable(content.tensors[t].name) + " is declared twice", at);
+  }
+  written_ = std::vector<std::atomic<std::uint64_t>>(tensors_.size());
+  ranks_->expect_alike(hash.value(), at);
+  std::string mark;
+  if (ranks_->makes_files())
+    ranks_->attempt([&] {
+      // 64 random bits: ranks that are late with removing an earlier attempt's files never meet these.
+      std::uint64_t random = 0;
+      if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
+        throw file_error(path_, 0, "no name can be drawn for a temporary file: " + reason(errno), at);
+      append_hex(mark, random, 16);
+      create(mark, at);
+    });
+  ranks_->agree(at);
+  ranks_->share(path_, at);
+  ranks_->share(mark, at);
+  for (output& each : files_) each.temporary = path_of(each) + ".tmp-" + mark;
+}
+
+template <files_policy Files>
+void basic_writer<Files>::create(const std::string& mark, where at) {
+  for (output& each : files_) {
+    std::string temporary = path_of(each) + ".tmp-" + mark;
+    each.file = basic_file<Files>::create_new(temporary, at);
+    if (!each.file.is_open()) throw file_error(temporary, 0, "is in the way", at);
+    each.temporary = std::move(temporary);
+    each.file.reserve(each.content.file_bytes(), at);
+    each.file.write(0, std::as_bytes(std::span<const char>(each.content.prefix)), at);
+  }
+}
+
+template <files_policy Files>
+void basic_writer<Files>::write_units(const units& of, std::span<const std::byte> source, where at) {
+  if (!ranks_->rehearsed()) {
+    const auto found = tensors_.find(of.tensor);
+    if (found == tensors_.end())
+      throw usage_error("tensor " + printable(std::string(of.tensor)) + " was not declared", at);
+    const tensor_location& here = found->second;
+    output& into = files_[here.file];
+    const tensor& to = into.content.tensors[here.tensor];
+    if (of.type && *of.type != to.type)
+      throw usage_error("tensor " + printable(to.name) + " was declared as " + std::string(safetensors::name(to.type)) +
+                            " and is written as " + std::string(safetensors::name(*of.type)),
+                        at);
+    expect_range(to, of.type ? "elements" : "bytes", of.first, source.size() / of.size, to.bytes() / of.size, at);
+    if (progress_ != progress::writing)
+      throw usage_error("tensor " + printable(to.name) + " is written after finish", at);
+    if (source.empty()) return;
+    ranks_->attempt([&] {
+      if (!into.file.is_open()) into.file = basic_file<Files>(into.temporary, O_WRONLY, at);
+      into.file.write(into.content.prefix.size() + to.begin + of.first * of.size, source, at);
+    });
+    written_[here.number].fetch_add(source.size(), std::memory_order_relaxed);
+  }
+}
+
+template <files_policy Files>
+void basic_writer<Files>::finish(where at) {
+  if (!ranks_->rehearsed() && progress_ != progress::finished) {
+    if (progress_ == progress::committed) throw usage_error("this writer of " + path_ + " has been committed", at);
+    ranks_->attempt([&] {
+      for (const output& each : files_) {
+        if (!each.file.is_open()) continue;
+        if (ranks_->makes_files()) each.file.permit(0644, at);
+        each.file.sync(at);
+      }
+    });
+    ranks_->agree(at);
+    expect_complete(at);
+    progress_ = progress::finished;
+  }
+}
+
+template <files_policy Files>
+void basic_writer<Files>::expect_complete(where at) {
+  std::vector<std::uint64_t> sums(written_.begin(), written_.end());
+  if (sums.empty()) return;
+  ranks_->add_up(sums, at);
+  for (const auto& [name, here] : tensors_) {
+    const std::uint64_t bytes = files_[here.file].content.tensors[here.tensor].bytes();
+    if (sums[here.number] == bytes) continue;
+    throw usage_error("tensor " + printable(name) + " has " + std::to_string(bytes) + " bytes, " +
+                          std::to_string(sums[here.number]) + " were written",
+                      at);
+  }
+}
+
+template <files_policy Files>
+void basic_writer<Files>::commit(where at) {
+  finish(at);
+  if (!ranks_->rehearsed()) {
+    // From here on a rank that fails alone must not take away what another one is giving its name.
+    if (ranks_->makes_files())
+      ranks_->attempt([&] { publish(at); });
+    else
+      for (output& each : files_) each.temporary.clear();
+    for (output& each : files_) each.file.close();
+    ranks_->agree(at);
+    progress_ = progress::committed;
+  }
+}
+
+template <files_policy Files>
+void basic_writer<Files>::publish(where at) {
+  const std::string in = files_[0].name.empty() ? folder_of(path_) : path_;
+  for (output& each : files_) {
+    if (each.temporary.empty()) continue;
+    if (several() && &each == &files_.back()) sync_folder<Files>(in, at);
+    if (Files::rename(each.temporary.c_str(), path_of(each).c_str()) != 0)
+      throw file_error(path_of(each), 0, "cannot be replaced: " + reason(errno), at);
+    each.temporary.clear();
+  }
+  const std::string alone = in + "/model.safetensors";
+  if (several() && Files::remove(alone.c_str()) != 0 && errno != ENOENT)
+    throw file_error(alone, 0, "cannot be removed: " + reason(errno), at);
+  sync_folder<Files>(in, at);
+}
+
+using writer = basic_writer<posix_files>;
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL void file_agreement::attempt(function_ref<void()> body) {
+  if (kept_) return;
+  try {
+    body();
+  } catch (const file_error& problem) {
+    kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
+  } catch (const input_error& problem) {
+    kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
+  } catch (const usage_error& problem) {
+    kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
+  }
+}
+
+BELAY_DECL std::string file_agreement::said_by(const error& problem) {
   constexpr std::string_view mark = "belay: ";
   const std::string_view all = problem.what();
   const std::size_t found = all.find(mark);
   return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
 }
+
+/// The ranks of a group: what one of them meets, all throw when they agree.
+class writing_group final : public writing_ranks {
+ public:
+  explicit writing_group(const group& of) : group_(of) {}
+
+  [[nodiscard]] bool rehearsed() const override { return is_rehearsed(group_); }
+  [[nodiscard]] bool makes_files() const override { return group_.rank() == 0; }
+  void attempt(function_ref<void()> body) override { problems_.attempt(body); }
+  void agree(where at) override { problems_.agree(group_, at); }
+  void expect_alike(std::uint64_t declared, where at) override {
+    rank_comparison compared;
+    const std::uint64_t own[] = {declared};
+    if (compared.differ(group_, own, at))
+      throw usage_error("ranks that write a model together declare other tensors: " + compared.ranks(group_), at);
+  }
+  void share(std::string& text, where at) override { text = broadcast_text(group_, std::move(text), 0, at); }
+  void add_up(std::span<std::uint64_t> counts, where at) override { group_.all_reduce(counts, sum, at); }
+
+ private:
+  group group_;
+  file_agreement problems_;
+};
+
+BELAY_DECL std::unique_ptr<writing_ranks> written_by(const group& of) { return std::make_unique<writing_group>(of); }
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -34889,163 +35729,6 @@ BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, 
 //
 // Reads parts of the tensors of a committed checkpoint, whatever mesh has written it. Of each file only the chunks that
 // hold what is asked for are read, and each is verified by its checksum before any of it is used.
-
-// ---- belay/train/safetensors/reader.hpp
-//
-// Opens a file, checks its header once, and then reads ranges of tensors into the caller's memory. It uses pread, not
-// a mapping: a file that shrinks meanwhile is an error, not a signal.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// The tensors of one file. Several threads may read at once.
-template <files_policy Files>
-class basic_reader {
- public:
-  /// Opens and checks `path`. Anything wrong with it is a file_error.
-  explicit basic_reader(std::string path, where at = where::current());
-
-  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
-
-  /// All tensors in the order of their bytes; valid as long as the reader.
-  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return header_.tensors; }
-  [[nodiscard]] const metadata_list& metadata() const noexcept { return header_.metadata; }
-
-  /// The tensor called `name`, or null.
-  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
-    return find_tensor(header_.tensors, by_name_, name);
-  }
-
-  /// The tensor called `name`; a file_error where there is none.
-  [[nodiscard]] const tensor& tensor_named(std::string_view name, where at = where::current()) const;
-
-  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. The stored
-  /// type must be that of T: nothing is converted. A range outside of the tensor is a usage_error.
-  template <class T>
-  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const;
-
-  /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
-  /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
-  /// usage_error.
-  template <class T>
-    requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
-             dtype_of<T> == dtype::f64)
-  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const {
-    switch (tensor_named(name, at).type) {
-      case stored_type::f64: return read_as<double>(name, first_element, destination, at);
-      case stored_type::f32: return read_as<float>(name, first_element, destination, at);
-      case stored_type::f16: return read_as<fp16>(name, first_element, destination, at);
-      case stored_type::bf16: return read_as<bf16>(name, first_element, destination, at);
-      default: return read(name, first_element, destination, at);  // which refuses it
-    }
-  }
-
-  /// Fills `destination` with the raw bytes of tensor `name` from `first_byte` on, whatever its type.
-  void read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
-                  where at = where::current()) const;
-
- private:
-  // A piece at a time.
-  template <class Stored, class T>
-  void read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination, where at) const;
-
-  basic_file<Files> file_;
-  std::uint64_t data_begin_ = 0;
-  header header_;
-  std::vector<std::size_t> by_name_;
-};
-
-template <files_policy Files>
-basic_reader<Files>::basic_reader(std::string path, where at)
-    : file_(std::move(path), O_RDONLY | O_NONBLOCK, at) {  // a pipe is refused below, not waited for
-  const std::uint64_t size = file_.size(at);
-  if (size < 8) throw file_error(file_.path(), size, "is too short for a safetensors file", at);
-  std::byte prefix[8];
-  file_.read(0, prefix, at);
-  std::uint64_t length = 0;
-  for (int i = 7; i >= 0; --i) length = length << 8U | std::to_integer<std::uint64_t>(prefix[i]);
-  if (length > largest_header) {
-    throw file_error(file_.path(), 0, "claims a header of " + std::to_string(length) + " bytes", at);
-  }
-  if (length > size - 8) {
-    throw file_error(
-        file_.path(), 0,
-        "claims a header of " + std::to_string(length) + " bytes and has " + std::to_string(size - 8) + " left", at);
-  }
-  // The file has these bytes: memory is never allocated for a length that is only claimed.
-  std::string text(static_cast<std::size_t>(length), '\0');
-  file_.read(8, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-  data_begin_ = 8 + length;
-  header_ = parse_header(text, size - data_begin_, file_.path(), at);
-  by_name_ = order_by_name(header_.tensors);
-}
-
-template <files_policy Files>
-const tensor& basic_reader<Files>::tensor_named(std::string_view name, where at) const {
-  const tensor* found = find(name);
-  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + std::string(name), at);
-  return *found;
-}
-
-template <files_policy Files>
-template <class T>
-void basic_reader<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                               where at) const {
-  static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
-  if constexpr (element<T>) {
-    const tensor& from = tensor_named(name, at);
-    if (from.type != stored_as<T>) {
-      throw file_error(path(), data_begin_ + from.begin,
-                       "tensor " + from.name + " holds " + std::string(safetensors::name(from.type)) + ", " +
-                           std::string(safetensors::name(stored_as<T>)) + " was asked for",
-                       at);
-    }
-    const std::uint64_t elements = from.elements();
-    if (first_element > elements || destination.size() > elements - first_element) {
-      throw usage_error("elements " + std::to_string(first_element) + " to " +
-                            std::to_string(first_element + destination.size()) + " of tensor " + printable(from.name) +
-                            ", which has " + std::to_string(elements),
-                        at);
-    }
-    file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
-  }
-}
-
-template <files_policy Files>
-void basic_reader<Files>::read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
-                                     where at) const {
-  const tensor& from = tensor_named(name, at);
-  if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
-    throw usage_error("bytes " + std::to_string(first_byte) + " to " + std::to_string(first_byte + destination.size()) +
-                          " of tensor " + printable(from.name) + ", which has " + std::to_string(from.bytes()),
-                      at);
-  }
-  file_.read(data_begin_ + from.begin + first_byte, destination, at);
-}
-
-template <files_policy Files>
-template <class Stored, class T>
-void basic_reader<Files>::read_as(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                                  where at) const {
-  if constexpr (std::is_same_v<Stored, T>) {
-    read(name, first_element, destination, at);
-  } else {
-    Stored piece[4096];
-    for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
-      const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
-      read(name, first_element + done, std::span(piece).first(to.size()), at);
-      for (std::size_t i = 0; i < to.size(); ++i)
-        to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
-    }
-  }
-}
-
-using reader = basic_reader<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -40842,803 +41525,6 @@ adamw<T, Group, Kit, Files>::~adamw() = default;
 //   belay::export_parameters(mesh, net, "my_model");       // collective; my_model/model.safetensors
 //   belay::import_parameters(mesh, net, "my_model");       // on this mesh or another
 
-// ---- belay/train/safetensors/collective_writer.hpp
-//
-// Writes a model from the memory of all ranks: rank 0 makes the files, and every rank writes its own ranges into them.
-// No rank sends a tensor to another. A file of an earlier model stays as it is until all bytes of the new one are on
-// the medium.
-//
-//   safetensors::collective_writer out(mesh.control(), "models/mine", safetensors::file_division(declarations));
-//   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
-//   out.commit();
-
-// ---- belay/train/safetensors/folder.hpp
-//
-// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
-// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
-// checked first; then ranges are read as from one file.
-//
-//   const belay::safetensors::folder in("models/mixtral");
-//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
-//
-// A model is written as one model.safetensors, or where that would be too large as several files and the index that
-// other libraries read them by. Like those of a `writer`, each file appears whole or not at all; the index is the last.
-//
-//   belay::safetensors::folder_writer out("models/mine", declarations);
-//   out.write("lm_head.weight", first_element, std::span<const float>(part));
-//   out.commit();
-
-// ---- belay/train/safetensors/writer.hpp
-//
-// Writes a whole model. All tensors are declared first, so every byte's position is known, and ranks may write their
-// parts in any order and at the same time. Until commit() the bytes are in a temporary file beside the target. A
-// crash, an error or a destroyed writer leaves an earlier file untouched.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-template <files_policy Files>
-class basic_writer {
- public:
-  /// Creates the temporary file (mode 0600) and writes the header. Tensors are stored in the order given.
-  explicit basic_writer(std::string path, const std::vector<declaration>& tensors,
-                        const metadata_list& about = usual_metadata(), where at = where::current())
-      : path_(std::move(path)),
-        layout_(lay_out(tensors, about, at)),
-        by_name_(order_by_name(layout_.tensors)),
-        written_(layout_.tensors.size()) {
-    open_temporary(at);
-    try {
-      file_.write(0, std::as_bytes(std::span<const char>(layout_.prefix.data(), layout_.prefix.size())), at);
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  }
-
-  basic_writer(const basic_writer&) = delete;
-  basic_writer& operator=(const basic_writer&) = delete;
-
-  /// Removes the temporary file unless commit() has made it the target.
-  ~basic_writer() { abandon(); }
-
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order. Calls may come in any order and from
-  /// several threads, as long as every element is written exactly once.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current()) {
-    static_assert(element<T>, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (element<T>) {
-      const std::size_t index = index_of(name, at);
-      const tensor& to = layout_.tensors[index];
-      if (to.type != stored_as<T>) {
-        throw usage_error("tensor " + to.name + " was declared as " + std::string(safetensors::name(to.type)) +
-                              " and is written as " + std::string(safetensors::name(stored_as<T>)),
-                          at);
-      }
-      if (first_element > to.elements()) refuse_range(to, at);
-      write_range(index, first_element * sizeof(T), std::as_bytes(source), at);
-    }
-  }
-
-  /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.
-  void write_bytes(std::string_view name, std::uint64_t first_byte, std::span<const std::byte> source,
-                   where at = where::current()) {
-    write_range(index_of(name, at), first_byte, source, at);
-  }
-
-  /// Checks that every tensor was written once, and returns when the file is on the medium under its temporary name.
-  /// Ranks can then agree to commit.
-  void finish(where at = where::current()) {
-    if (finished_) return;
-    if (!file_.is_open()) throw usage_error("this writer of " + path_ + " has been committed", at);
-    for (std::size_t i = 0; i < layout_.tensors.size(); ++i) {
-      const std::uint64_t bytes = written_[i].load(std::memory_order_relaxed);
-      if (bytes == layout_.tensors[i].bytes()) continue;
-      throw usage_error("tensor " + layout_.tensors[i].name + " has " + std::to_string(layout_.tensors[i].bytes()) +
-                            " bytes, " + std::to_string(bytes) + " were written",
-                        at);
-    }
-    file_.permit(0644, at);
-    file_.sync(at);
-    finished_ = true;
-  }
-
-  /// Finishes, and atomically gives the file its name; a file of that name is replaced.
-  void commit(where at = where::current()) {
-    finish(at);
-    if (Files::rename(file_.path().c_str(), path_.c_str()) != 0) {
-      throw file_error(path_, 0, "cannot be replaced: " + reason(errno), at);
-    }
-    file_.close();
-    finished_ = false;
-    sync_folder<Files>(folder_of(path_), at);
-  }
-
- private:
-  void open_temporary(where at) {
-    // Skips files of a killed process with the same number.
-    const std::string stem = path_ + ".tmp-" + std::to_string(::getpid()) + "-";
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      file_ = basic_file<Files>::create_new(stem + std::to_string(attempt), at);
-      if (file_.is_open()) return;
-    }
-    throw file_error(stem + "0", 0, "and a thousand more temporary files are in the way", at);
-  }
-
-  void abandon() noexcept {
-    if (!file_.is_open()) return;
-    static_cast<void>(Files::remove(file_.path().c_str()));
-    file_.close();
-  }
-
-  [[nodiscard]] std::size_t index_of(std::string_view name, where at) const {
-    const tensor* found = find_tensor(layout_.tensors, by_name_, name);
-    if (found == nullptr) throw usage_error("tensor " + std::string(name) + " was not declared", at);
-    return static_cast<std::size_t>(found - layout_.tensors.data());
-  }
-
-  [[noreturn]] static void refuse_range(const tensor& to, where at) {
-    throw usage_error(
-        "this range lies outside tensor " + to.name + ", which has " + std::to_string(to.bytes()) + " bytes", at);
-  }
-
-  void write_range(std::size_t index, std::uint64_t first_byte, std::span<const std::byte> source, where at) {
-    const tensor& to = layout_.tensors[index];
-    if (first_byte > to.bytes() || source.size() > to.bytes() - first_byte) refuse_range(to, at);
-    if (finished_ || !file_.is_open()) throw usage_error("tensor " + to.name + " is written after finish", at);
-    file_.write(layout_.prefix.size() + to.begin + first_byte, source, at);
-    written_[index].fetch_add(source.size(), std::memory_order_relaxed);
-  }
-
-  std::string path_;
-  layout layout_;
-  std::vector<std::size_t> by_name_;
-  std::vector<std::atomic<std::uint64_t>> written_;  // bytes of each tensor so far
-  basic_file<Files> file_;                           // the temporary
-  bool finished_ = false;
-};
-
-using writer = basic_writer<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// Tensors of an index, each with the name of its file, in the order of the text.
-using weight_map = std::vector<std::pair<std::string, std::string>>;
-
-/// Bytes of an index that are read: some hundred thousand tensors.
-inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
-
-/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
-/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
-[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
-
-/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
-/// file_error where the system cannot say which is there.
-template <files_policy Files = posix_files>
-[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
-  const std::string index = path + "/model.safetensors.index.json";
-  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
-}
-
-/// Reads an index. Errors are file_error, as of `parse_index`.
-template <files_policy Files = posix_files>
-[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
-  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
-  const std::uint64_t size = in.size(at);
-  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-  return parse_index(text, index, at);
-}
-
-/// Several threads may read at once.
-template <files_policy Files>
-class basic_folder {
- public:
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
-  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
-  explicit basic_folder(const std::string& path, where at = where::current());
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
-  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
-  /// those files.
-  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current());
-
-  basic_folder(basic_folder&&) = default;
-  basic_folder& operator=(basic_folder&&) = default;
-  ~basic_folder();
-
-  /// The file, or that of the index.
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// All tensors of the files that are open, file by file; valid as long as the folder.
-  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-  /// The tensor called `name`, or null.
-  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
-    return find_tensor(tensors_, by_name_, name);
-  }
-
-  /// Throws file_error where tensor `name` is not there, or has another shape.
-  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const;
-
-  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
-  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
-  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
-  template <class T>
-  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const;
-  template <class T>
-  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const;
-
- private:
-  enum extent { all, some };
-
-  void open(std::span<const std::string> needed, extent which, where at);
-  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at);
-  void add(const std::string& name, where at);
-  void sort(where at);
-  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const;
-
-  std::string path_;
-  std::deque<basic_reader<Files>> files_;
-  std::vector<tensor> tensors_;
-  std::vector<std::size_t> file_of_;  // of each tensor
-  std::vector<std::size_t> by_name_;
-};
-
-template <files_policy Files>
-basic_folder<Files>::basic_folder(const std::string& path, where at) : path_(path) {
-  open({}, all, at);
-}
-
-template <files_policy Files>
-basic_folder<Files>::basic_folder(const std::string& path, std::span<const std::string> needed, where at)
-    : path_(path) {
-  open(needed, some, at);
-}
-
-template <files_policy Files>
-void basic_folder<Files>::expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at) const {
-  const basic_reader<Files>& in = file_with(name, at);
-  const std::vector<std::uint64_t>& found = find(name)->shape;
-  if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
-  throw file_error(in.path(), 0,
-                   "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
-                   at);
-}
-
-template <files_policy Files>
-template <class T>
-void basic_folder<Files>::read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                               where at) const {
-  file_with(name, at).read(name, first_element, destination, at);
-}
-
-template <files_policy Files>
-template <class T>
-void basic_folder<Files>::read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                                         where at) const {
-  file_with(name, at).read_converted(name, first_element, destination, at);
-}
-
-template <files_policy Files>
-void basic_folder<Files>::open(std::span<const std::string> needed, extent which, where at) {
-  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-  if (const std::string index = index_of<Files>(path_, at); !index.empty()) return open_index(index, needed, which, at);
-  if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
-  add(path_, at);
-  sort(at);
-  for (const std::string& name : needed) static_cast<void>(file_with(name, at));
-}
-
-template <files_policy Files>
-void basic_folder<Files>::open_index(const std::string& index, std::span<const std::string> needed, extent which,
-                                     where at) {
-  path_ = index;
-  const weight_map map = read_index<Files>(index, at);
-  std::map<std::string_view, std::string_view> file_of;
-  for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
-  std::map<std::string_view, std::size_t> number;
-  const auto take = [&](std::string_view lies_in) {
-    if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
-  };
-  if (which == all)
-    for (const auto& [name, lies_in] : map) take(lies_in);
-  for (const std::string& name : needed) {
-    const auto found = file_of.find(name);
-    if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
-    take(found->second);
-  }
-  sort(at);
-  for (const auto& [name, lies_in] : map) {
-    const auto opened = number.find(lies_in);
-    if (opened == number.end()) continue;
-    const tensor* const found = find(name);
-    if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
-      throw file_error(files_[opened->second].path(), 0, "has no tensor " + printable(name) + ", as " + index + " says",
-                       at);
-  }
-  for (std::size_t i = 0; i < tensors_.size(); ++i)
-    if (!file_of.contains(tensors_[i].name))
-      throw file_error(files_[file_of_[i]].path(), 0,
-                       "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
-}
-
-template <files_policy Files>
-void basic_folder<Files>::add(const std::string& name, where at) {
-  const auto& opened = files_.emplace_back(name, at);
-  for (const tensor& each : opened.tensors()) {
-    tensors_.push_back(each);
-    file_of_.push_back(files_.size() - 1);
-  }
-}
-
-template <files_policy Files>
-void basic_folder<Files>::sort(where at) {
-  by_name_ = order_by_name(tensors_);
-  for (std::size_t i = 1; i < by_name_.size(); ++i) {
-    const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
-    if (one.name == other.name)
-      throw file_error(files_[file_of_[by_name_[i]]].path(), 0,
-                       "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(),
-                       at);
-  }
-}
-
-template <files_policy Files>
-const basic_reader<Files>& basic_folder<Files>::file_with(std::string_view name, where at) const {
-  const tensor* const found = find(name);
-  if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
-  return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
-}
-
-template <files_policy Files>
-basic_folder<Files>::~basic_folder() = default;
-
-using folder = basic_folder<posix_files>;
-
-/// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
-inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
-
-/// Which tensors go into which file of a folder, in their order; a tensor is never cut.
-class file_division {
- public:
-  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-  [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
-  /// "model.safetensors", or "model-00002-of-00003.safetensors".
-  [[nodiscard]] std::string name_of(std::size_t number) const;
-  [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
-  /// All files of the folder.
-  [[nodiscard]] std::vector<std::string> names() const;
-  /// The index, sorted by name as other libraries write it.
-  [[nodiscard]] std::string index() const;
-
- private:
-  std::vector<std::vector<declaration>> files_;
-  std::uint64_t in_last_ = 0;
-  std::uint64_t total_ = 0;
-};
-
-/// Writes the index of the folder `path`, whose files are in their places, as a file that appears in full; until then
-/// its name ends in ".tmp-" and `mark`. A model.safetensors, of an earlier model in one file, would be read in its
-/// place, and is removed.
-template <files_policy Files>
-void publish_index(const std::string& path, const std::string& index, const std::string& mark, where at) {
-  const std::string name = path + "/" + file_division::index_name();
-  const std::string temporary = name + ".tmp-" + mark;
-  const auto out = basic_file<Files>::create_new(temporary, at);
-  if (!out.is_open()) throw file_error(temporary, 0, "is in the way", at);
-  try {
-    out.write(0, std::as_bytes(std::span<const char>(index.data(), index.size())), at);
-    out.permit(0644, at);
-    out.sync(at);
-    if (Files::rename(temporary.c_str(), name.c_str()) != 0)
-      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
-  } catch (...) {
-    static_cast<void>(Files::remove(temporary.c_str()));
-    throw;
-  }
-  const std::string alone = path + "/model.safetensors";
-  if (Files::remove(alone.c_str()) != 0 && errno != ENOENT)
-    throw file_error(alone, 0, "cannot be removed: " + reason(errno), at);
-  sync_folder<Files>(path, at);
-}
-
-/// `write` may be called from several threads. A folder that must appear whole or not at all is written beside its
-/// place, and renamed.
-template <files_policy Files>
-class basic_folder_writer {
- public:
-  /// Creates the temporary files in `path`, a folder that is there, and writes their headers.
-  basic_folder_writer(std::string path, const file_division& division, where at = where::current())
-      : path_(std::move(path)) {
-    if (division.files() > 1) index_ = division.index();
-    for (std::size_t number = 0; number < division.files(); ++number) {
-      files_.emplace_back(path_ + "/" + division.name_of(number), division.tensors_of(number), usual_metadata(), at);
-      for (const declaration& each : division.tensors_of(number)) file_of_.emplace(each.name, number);
-    }
-  }
-  explicit basic_folder_writer(std::string path, const std::vector<declaration>& tensors,
-                               std::uint64_t largest = largest_file, where at = where::current())
-      : basic_folder_writer(std::move(path), file_division(tensors, largest), at) {}
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
-  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
-  /// for a tensor that was not declared.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current()) {
-    const auto found = file_of_.find(name);
-    if (found == file_of_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
-    files_[found->second].write(name, first_element, source, at);
-  }
-
-  /// Checks that every tensor of every file was written once, then gives all files their names, the index last.
-  void commit(where at = where::current()) {
-    for (auto& each : files_) each.finish(at);
-    for (auto& each : files_) each.commit(at);
-    if (!index_.empty()) publish_index<Files>(path_, index_, "index", at);
-  }
-
- private:
-  std::string path_;
-  std::string index_;  // empty where there is one file
-  std::deque<basic_writer<Files>> files_;
-  std::map<std::string, std::size_t, std::less<>> file_of_;
-};
-
-using folder_writer = basic_folder_writer<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/folder.ipp
-//
-// The index of a folder, read; which tensors go into which file of a folder, and the index that says so.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
-  header_scanner scan(text, path, at, 0);
-  scan.check_utf8();
-  weight_map out;
-  std::map<std::string, std::size_t, std::less<>> seen;
-  bool found = false;
-  scan.take('{');
-  for (bool first = true; !scan.take_if('}'); first = false) {
-    if (!first) scan.take(',');
-    const std::string field = scan.string(256, "a field");
-    scan.take(':');
-    if (field != "weight_map") {
-      scan.skip_value();
-      continue;
-    }
-    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
-    scan.take('{');
-    for (bool none = true; !scan.take_if('}'); none = false) {
-      if (!none) scan.take(',');
-      const std::size_t place = scan.next();
-      std::string name = scan.string(4096, "a tensor's name");
-      scan.take(':');
-      std::string beside = scan.string(255, "a file's name");
-      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." ||
-          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-        scan.fail(place,
-                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
-      out.emplace_back(std::move(name), std::move(beside));
-    }
-  }
-  scan.finish();
-  if (!found) scan.fail(0, "has no weight_map");
-  return out;
-}
-
-BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
-  for (const declaration& each : tensors) {
-    std::uint64_t size = 0;
-    static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
-    if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
-      files_.emplace_back();
-      in_last_ = 0;
-    }
-    files_.back().push_back(each);
-    in_last_ += size;
-    total_ += size;
-  }
-  if (files_.empty()) files_.emplace_back();
-}
-
-BELAY_DECL std::string file_division::name_of(std::size_t number) const {
-  if (files_.size() == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
-  return name;
-}
-
-BELAY_DECL std::vector<std::string> file_division::names() const {
-  std::vector<std::string> out;
-  for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
-  if (files_.size() > 1) out.push_back(index_name());
-  return out;
-}
-
-BELAY_DECL std::string file_division::index() const {
-  std::map<std::string_view, std::size_t> file_of;
-  for (std::size_t number = 0; number < files_.size(); ++number)
-    for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
-  std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
-  bool first = true;
-  for (const auto& [name, number] : file_of) {
-    if (!std::exchange(first, false)) out += ',';
-    append_json(out, name);
-    out += ':';
-    append_json(out, name_of(number));
-  }
-  return out + "}}\n";
-}
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// Removes files that did not get their names.
-template <files_policy Files>
-class unfinished_files {
- public:
-  unfinished_files() = default;
-  unfinished_files(const unfinished_files&) = delete;
-  unfinished_files& operator=(const unfinished_files&) = delete;
-  ~unfinished_files() {
-    for (const std::string& path : paths_) static_cast<void>(Files::remove(path.c_str()));
-  }
-
-  void add(std::string path) { paths_.push_back(std::move(path)); }
-  /// They have their names, or another rank removes them.
-  void release() noexcept { paths_.clear(); }
-
- private:
-  std::vector<std::string> paths_;
-};
-
-/// Every rank of a group makes one, writes, and commits. In a rehearsal it does nothing. An instance is used by one
-/// thread.
-template <communicator Group, files_policy Files = posix_files>
-class basic_collective_writer {
- public:
-  /// Rank 0 makes the files of `division` beside their final names in `path`, a folder that is there: with their
-  /// headers, and as long as they will be. The `path` of rank 0 counts; all must see it under that name. Throws
-  /// file_error on all ranks with the rank that met it, usage_error where ranks declare other tensors. Collective over
-  /// `group`, of host memory, as is `commit`.
-  basic_collective_writer(const Group& group, std::string path, const file_division& division,
-                          where at = where::current());
-
-  basic_collective_writer(const basic_collective_writer&) = delete;
-  basic_collective_writer& operator=(const basic_collective_writer&) = delete;
-
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-
-  /// Writes elements of tensor `name` from `first_element` on, in row-major order, with pwrite into the file. Over all
-  /// ranks, every element is written exactly once. What the file system refuses is kept, and thrown by `commit` on all
-  /// ranks; from then on nothing is written. Throws usage_error for a tensor, type or range that was not declared.
-  template <class T>
-  void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
-             where at = where::current());
-
-  /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
-  /// replaced: file_error with the rank, the file and the bytes of a write or an fsync that failed; usage_error where
-  /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
-  /// their names: a folder that must appear in one instant is written beside its place, and renamed.
-  void commit(where at = where::current());
-
- private:
-  struct output {
-    std::string name;
-    layout content;
-    basic_file<Files> file;  // the temporary, once this rank writes to it
-  };
-  struct tensor_location {
-    std::size_t file, tensor;
-    std::size_t number;  // of all tensors
-  };
-
-  void lay_out_all(const file_division& division, where at);
-
-  [[nodiscard]] std::string temporary(const output& of) const;
-
-  // 64 random bits: ranks that are late with removing an earlier attempt's files never meet these.
-  void create(where at);
-
-  void expect_complete(where at);
-
-  void publish(where at);
-
-  [[nodiscard]] const tensor_location& place_of(std::string_view name, where at) const;
-
-  Group group_;
-  std::string folder_;
-  std::string mark_;   // of the temporary files' names
-  std::string index_;  // empty where there is one file
-  unfinished_files<Files> unfinished_;
-  std::vector<output> files_;
-  std::map<std::string, tensor_location, std::less<>> places_;
-  std::vector<std::uint64_t> written_;  // bytes of each tensor, by this rank
-  file_agreement problems_;
-  bool committed_ = false;
-};
-
-template <communicator Group, files_policy Files>
-basic_collective_writer<Group, Files>::basic_collective_writer(const Group& group, std::string path,
-                                                               const file_division& division, where at)
-    : group_(group), folder_(std::move(path)) {
-  if (!is_rehearsed(group_)) {
-    lay_out_all(division, at);
-    if (group_.rank() == 0) problems_.attempt([&] { create(at); });
-    problems_.agree(group_, at);
-    folder_ = broadcast_text(group_, std::move(folder_), 0, at);
-    mark_ = broadcast_text(group_, std::move(mark_), 0, at);
-    if (group_.rank() != 0)
-      for (const output& each : files_) unfinished_.add(temporary(each));
-  }
-}
-
-template <communicator Group, files_policy Files>
-template <class T>
-void basic_collective_writer<Group, Files>::write(std::string_view name, std::uint64_t first_element,
-                                                  std::span<const T> source, where at) {
-  constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
-  static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
-  if constexpr (has_dtype)
-    if (!is_rehearsed(group_)) {
-      const tensor_location& to = place_of(name, at);
-      const tensor& declared = files_[to.file].content.tensors[to.tensor];
-      if (declared.type != stored_as<T>)
-        throw usage_error("tensor " + printable(declared.name) + " was declared as " +
-                              std::string(safetensors::name(declared.type)) + " and is written as " +
-                              std::string(safetensors::name(stored_as<T>)),
-                          at);
-      const std::uint64_t elements = declared.bytes() / sizeof(T);
-      if (first_element > elements || source.size() > elements - first_element)
-        throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + source.size()) + " of tensor " + printable(declared.name) +
-                              ", which has " + std::to_string(elements),
-                          at);
-      if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
-      if (source.empty()) return;
-      problems_.attempt([&] {
-        output& into = files_[to.file];
-        if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
-        into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T), std::as_bytes(source),
-                        at);
-      });
-      written_[to.number] += source.size_bytes();
-    }
-}
-
-template <communicator Group, files_policy Files>
-void basic_collective_writer<Group, Files>::commit(where at) {
-  if (!is_rehearsed(group_)) {
-    if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
-    problems_.attempt([&] {
-      for (const output& each : files_)
-        if (each.file.is_open()) each.file.sync(at);
-    });
-    problems_.agree(group_, at);
-    expect_complete(at);
-    // From here on a rank that fails alone must not take away what rank 0 is giving its name.
-    if (group_.rank() == 0)
-      problems_.attempt([&] { publish(at); });
-    else
-      unfinished_.release();
-    for (output& each : files_) each.file.close();
-    problems_.agree(group_, at);
-  }
-}
-
-template <communicator Group, files_policy Files>
-void basic_collective_writer<Group, Files>::lay_out_all(const file_division& division, where at) {
-  content_hash hash;
-  for (std::size_t number = 0; number < division.files(); ++number) {
-    output each{division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}};
-    hash.add_text(each.content.prefix);
-    for (std::size_t t = 0; t < each.content.tensors.size(); ++t) {
-      const tensor_location here{number, t, places_.size()};
-      if (!places_.emplace(each.content.tensors[t].name, here).second)
-        throw usage_error("tensor " + printable(each.content.tensors[t].name) + " is declared twice", at);
-    }
-    files_.push_back(std::move(each));
-  }
-  if (division.files() > 1) index_ = division.index();
-  written_.resize(places_.size());
-  rank_comparison compared;
-  const std::uint64_t own[] = {hash.value()};
-  if (compared.differ(group_, own, at))
-    throw usage_error("ranks that write a model together declare other tensors: " + compared.ranks(group_), at);
-}
-
-template <communicator Group, files_policy Files>
-std::string basic_collective_writer<Group, Files>::temporary(const output& of) const {
-  return folder_ + "/" + of.name + ".tmp-" + mark_;
-}
-
-template <communicator Group, files_policy Files>
-void basic_collective_writer<Group, Files>::create(where at) {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-    throw file_error(folder_, 0, "no name can be drawn for a temporary file: " + reason(errno), at);
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random));
-  mark_ = text;
-  for (output& each : files_) {
-    each.file = basic_file<Files>::create_new(temporary(each), at);
-    if (!each.file.is_open()) throw file_error(temporary(each), 0, "is in the way", at);
-    unfinished_.add(temporary(each));
-    each.file.reserve(each.content.file_bytes(), at);
-    each.file.write(0, std::as_bytes(std::span<const char>(each.content.prefix)), at);
-  }
-}
-
-template <communicator Group, files_policy Files>
-void basic_collective_writer<Group, Files>::expect_complete(where at) {
-  if (written_.empty()) return;
-  group_.all_reduce(std::span<std::uint64_t>(written_), sum, at);
-  for (const auto& [name, here] : places_) {
-    const std::uint64_t bytes = files_[here.file].content.tensors[here.tensor].bytes();
-    if (written_[here.number] == bytes) continue;
-    throw usage_error("tensor " + printable(name) + " has " + std::to_string(bytes) + " bytes, the ranks wrote " +
-                          std::to_string(written_[here.number]),
-                      at);
-  }
-}
-
-template <communicator Group, files_policy Files>
-void basic_collective_writer<Group, Files>::publish(where at) {
-  for (const output& each : files_) each.file.permit(0644, at);
-  for (const output& each : files_) {
-    const std::string name = folder_ + "/" + each.name;
-    if (Files::rename(temporary(each).c_str(), name.c_str()) != 0)
-      throw file_error(name, 0, "cannot be replaced: " + reason(errno), at);
-  }
-  unfinished_.release();
-  sync_folder<Files>(folder_, at);
-  if (!index_.empty()) publish_index<Files>(folder_, index_, mark_, at);
-}
-
-template <communicator Group, files_policy Files>
-auto basic_collective_writer<Group, Files>::place_of(std::string_view name, where at) const -> const tensor_location& {
-  const auto found = places_.find(name);
-  if (found == places_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
-  return found->second;
-}
-
-template <communicator Group>
-class collective_writer : public basic_collective_writer<Group> {
- public:
-  using basic_collective_writer<Group>::basic_collective_writer;
-};
-template <communicator Group>
-collective_writer(const Group&, std::string, const file_division&) -> collective_writer<Group>;
-template <communicator Group>
-collective_writer(const Group&, std::string, const file_division&, where) -> collective_writer<Group>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
@@ -41815,14 +41701,14 @@ struct export_options {
 
 /// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
 /// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
-/// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
+/// medium. Collective over the mesh, outside of a step; what a `writer` of ranks throws, all throw.
 template <lists_parameters Model, class Tensors = one_tensor_each>
 void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
-    safetensors::collective_writer out(mesh.control(), folder,
-                                       safetensors::file_division(declared.all, options.largest), at);
+    safetensors::writer out(safetensors::written_by(mesh.control()), folder,
+                            safetensors::file_division(declared.all, options.largest), at);
     const int stage = mesh.layout_coordinate().pipeline;
     write_parameters(
         mesh, model, out, tensors_of,
@@ -43291,7 +43177,7 @@ extern template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_s
 extern template class safetensors::basic_file<posix_files>;
 extern template class safetensors::basic_reader<posix_files>;
 extern template class safetensors::basic_folder<posix_files>;
-extern template class safetensors::basic_collective_writer<group>;
+extern template class safetensors::basic_writer<posix_files>;
 extern template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
 extern template void safetensors::file_agreement::agree<group>(const group&, where);
 extern template class checkpoint_folder<posix_files>;
@@ -43299,8 +43185,6 @@ extern template class checkpoint_writer<posix_files>;
 extern template class checkpoint_reader<posix_files>;
 extern template class added_state<posix_files>;
 extern template class checkpoints<run>;
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const float>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<float>, where) const;
 extern template class added_values<posix_files, host_store<float>>;
@@ -43318,8 +43202,6 @@ extern template void add_needed_tensors(const parameter_base<float>&, std::span<
                                         std::vector<std::string>&);
 extern template void fill_parameter(parameter_base<float>&, std::span<const safetensors::declaration>,
                                     const safetensors::folder&, where);
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const double>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<double>, where) const;
 extern template class added_values<posix_files, host_store<double>>;
@@ -43337,8 +43219,6 @@ extern template void add_needed_tensors(const parameter_base<double>&, std::span
                                         std::vector<std::string>&);
 extern template void fill_parameter(parameter_base<double>&, std::span<const safetensors::declaration>,
                                     const safetensors::folder&, where);
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const bf16>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<bf16>, where) const;
 extern template class added_values<posix_files, host_store<bf16>>;

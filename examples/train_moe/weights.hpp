@@ -66,7 +66,7 @@ void export_weights(const Mesh& mesh, Model& model, const std::string& folder, c
     if (control.rank() == 0) target.emplace(folder, config, sequence, belay::dtype_of<T>, files);
   });
   problems.agree(control);
-  belay::safetensors::collective_writer out(control, target ? target->path() : "", files);
+  belay::safetensors::writer out(belay::safetensors::written_by(control), target ? target->path() : "", files);
   belay::write_parameters(mesh, model, out, hugging_face_tensors());
   out.commit();
   problems.attempt([&] {

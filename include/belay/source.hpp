@@ -129,6 +129,7 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/train/plan.ipp"
 #include "belay/train/plan_table.ipp"
 #include "belay/train/run_memory.ipp"
+#include "belay/train/safetensors/file_agreement.ipp"
 #include "belay/train/safetensors/folder.ipp"
 #include "belay/train/safetensors/header.ipp"
 #include "belay/train/safetensors/scanner.ipp"
@@ -261,11 +262,9 @@ namespace belay::inline BELAY_ABI {
 template class safetensors::basic_file<posix_files>;
 template class safetensors::basic_reader<posix_files>;
 template class safetensors::basic_folder<posix_files>;
-template class safetensors::basic_collective_writer<group>;
+template class safetensors::basic_writer<posix_files>;
 template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
 template void safetensors::file_agreement::agree<group>(const group&, where);
-template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                 std::span<const float>, where);
 template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<float>,
                                                                      where) const;
 template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<float>,
@@ -279,8 +278,6 @@ template void add_needed_tensors(const parameter_base<float>&, std::span<const s
                                  std::vector<std::string>&);
 template void fill_parameter(parameter_base<float>&, std::span<const safetensors::declaration>,
                              const safetensors::folder&, where);
-template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                 std::span<const double>, where);
 template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<double>,
                                                                      where) const;
 template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<double>,
@@ -294,8 +291,6 @@ template void add_needed_tensors(const parameter_base<double>&, std::span<const 
                                  std::vector<std::string>&);
 template void fill_parameter(parameter_base<double>&, std::span<const safetensors::declaration>,
                              const safetensors::folder&, where);
-template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t, std::span<const bf16>,
-                                                                 where);
 template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<bf16>,
                                                                      where) const;
 template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<bf16>,

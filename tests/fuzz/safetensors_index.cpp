@@ -28,7 +28,7 @@ class model_folder {
     path_ = pattern;
     const std::vector<safetensors::declaration> tensors{{"a", safetensors::stored_type::f32, {2}},
                                                         {"b", safetensors::stored_type::f32, {3}}};
-    safetensors::folder_writer out(path_, tensors, 1);
+    safetensors::writer out(path_, safetensors::file_division(tensors, 1));
     for (const auto& each : tensors)
       out.write(each.name, 0, std::span<const float>(std::vector<float>(each.shape[0], 1.0F)));
     out.commit();

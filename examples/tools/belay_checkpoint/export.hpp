@@ -187,7 +187,7 @@ class checkpoint_export {
 
   void write(const std::string& folder, const std::vector<declaration>& tensors,
              const belay::safetensors::file_division& files) {
-    belay::safetensors::folder_writer out(folder, files);
+    belay::safetensors::writer out(folder, files);
     for (const declaration& each : tensors) switch (each.type) {
         case stored_type::f64: write_as<double>(out, each); break;
         case stored_type::f32: write_as<float>(out, each); break;
@@ -201,7 +201,7 @@ class checkpoint_export {
     count_ = tensors.size();
   }
   template <class T>
-  void write_as(belay::safetensors::folder_writer& out, const declaration& to) {
+  void write_as(belay::safetensors::writer& out, const declaration& to) {
     constexpr std::uint64_t at_once = (std::uint64_t{4} << 20U) / sizeof(T);
     const place& from = places_.find(to.name)->second;
     std::uint64_t elements = 1;

@@ -45,12 +45,12 @@
 #include "belay/train/phase_switch.hpp"
 #include "belay/train/rank_rehearsal.hpp"
 #include "belay/train/run.hpp"
-#include "belay/train/safetensors/collective_writer.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/safetensors/folder.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/reader.hpp"
+#include "belay/train/safetensors/writer.hpp"
 #include "belay/train/store.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -112,7 +112,7 @@ extern template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_s
 extern template class safetensors::basic_file<posix_files>;
 extern template class safetensors::basic_reader<posix_files>;
 extern template class safetensors::basic_folder<posix_files>;
-extern template class safetensors::basic_collective_writer<group>;
+extern template class safetensors::basic_writer<posix_files>;
 extern template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
 extern template void safetensors::file_agreement::agree<group>(const group&, where);
 extern template class checkpoint_folder<posix_files>;
@@ -120,8 +120,6 @@ extern template class checkpoint_writer<posix_files>;
 extern template class checkpoint_reader<posix_files>;
 extern template class added_state<posix_files>;
 extern template class checkpoints<run>;
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const float>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<float>, where) const;
 extern template class added_values<posix_files, host_store<float>>;
@@ -139,8 +137,6 @@ extern template void add_needed_tensors(const parameter_base<float>&, std::span<
                                         std::vector<std::string>&);
 extern template void fill_parameter(parameter_base<float>&, std::span<const safetensors::declaration>,
                                     const safetensors::folder&, where);
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const double>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<double>, where) const;
 extern template class added_values<posix_files, host_store<double>>;
@@ -158,8 +154,6 @@ extern template void add_needed_tensors(const parameter_base<double>&, std::span
                                         std::vector<std::string>&);
 extern template void fill_parameter(parameter_base<double>&, std::span<const safetensors::declaration>,
                                     const safetensors::folder&, where);
-extern template void safetensors::basic_collective_writer<group>::write(std::string_view, std::uint64_t,
-                                                                        std::span<const bf16>, where);
 extern template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t,
                                                                             std::span<bf16>, where) const;
 extern template class added_values<posix_files, host_store<bf16>>;

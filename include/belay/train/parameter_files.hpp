@@ -34,10 +34,10 @@
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
-#include "belay/train/safetensors/collective_writer.hpp"  // IWYU pragma: export
-#include "belay/train/safetensors/file_agreement.hpp"     // IWYU pragma: export
-#include "belay/train/safetensors/folder.hpp"             // IWYU pragma: export
+#include "belay/train/safetensors/file_agreement.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/folder.hpp"          // IWYU pragma: export
 #include "belay/train/safetensors/header.hpp"
+#include "belay/train/safetensors/writer.hpp"  // IWYU pragma: export
 #include "belay/train/stage_names.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -216,14 +216,14 @@ struct export_options {
 
 /// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
 /// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
-/// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
+/// medium. Collective over the mesh, outside of a step; what a `writer` of ranks throws, all throw.
 template <lists_parameters Model, class Tensors = one_tensor_each>
 void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
-    safetensors::collective_writer out(mesh.control(), folder,
-                                       safetensors::file_division(declared.all, options.largest), at);
+    safetensors::writer out(safetensors::written_by(mesh.control()), folder,
+                            safetensors::file_division(declared.all, options.largest), at);
     const int stage = mesh.layout_coordinate().pipeline;
     write_parameters(
         mesh, model, out, tensors_of,

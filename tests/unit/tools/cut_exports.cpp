@@ -58,7 +58,7 @@ struct model_export {
 
   belay::safetensors::file_division files;
   train_moe::model_export folder;
-  belay::safetensors::folder_writer tensors;
+  belay::safetensors::writer tensors;
 };
 
 void export_to(const std::string& target, float value) {

@@ -117,25 +117,24 @@ TEST_CASE("what is written twice or not at all, and other declarations, are refu
     return ends[0];
   };
   const std::vector<float> values(size);
-  using writer = st::basic_collective_writer<belay::host::group>;
   const auto only = [&](auto& rank, auto&& writes) {
-    writer out(rank.world(), dir.path, st::file_division(tensors, st::largest_file));
+    st::writer out(st::written_by(rank.world()), dir.path, st::file_division(tensors, st::largest_file));
     if (writes(rank.number())) out.write("first", 0, std::span(values));
     if (rank.number() == 1) out.write("second", 0, std::span(values));
     out.commit();
   };
   CHECK(contains(said([&](auto& rank) { only(rank, [](int number) { return number != 1; }); }),
-                 "tensor first has 12000 bytes, the ranks wrote 24000"));
+                 "tensor first has 12000 bytes, 24000 were written"));
   CHECK(contains(said([&](auto& rank) { only(rank, [](int) { return false; }); }),
-                 "tensor first has 12000 bytes, the ranks wrote 0"));
+                 "tensor first has 12000 bytes, 0 were written"));
   CHECK(contains(said([&](auto& rank) {
                    auto mine = tensors;
                    if (rank.number() == 2) mine[1].shape[0] = 4;
-                   writer out(rank.world(), dir.path, st::file_division(mine, st::largest_file));
+                   st::writer out(st::written_by(rank.world()), dir.path, st::file_division(mine, st::largest_file));
                  }),
                  "ranks that write a model together declare other tensors: ranks 0, 1 and rank 2"));
   belay::host::world{1}.run([&](auto& rank) {
-    writer out(rank.world(), dir.path, st::file_division(tensors, st::largest_file));
+    st::writer out(st::written_by(rank.world()), dir.path, st::file_division(tensors, st::largest_file));
     CHECK_THROWS_WITH_AS(out.write("third", 0, std::span(values)), doctest::Contains("third was not declared"),
                          belay::usage_error);
     CHECK_THROWS_WITH_AS(out.write("first", 1, std::span(values)), doctest::Contains("elements 1 to 3001 of tensor"),
@@ -149,4 +148,24 @@ TEST_CASE("what is written twice or not at all, and other declarations, are refu
     return 0;
   });
   CHECK(contents(dir.path).size() == 1);
+}
+
+TEST_CASE("ranks that find their model on the medium may give it up, and a rehearsal writes nothing") {
+  const directory dir;
+  belay::launch(belay::host::world{3}, [&](auto& rank, auto& run) {
+    const belay::group world = rank.world();
+    const std::string folder = run.rehearsing() ? dir / "none" : dir.path;
+    st::writer out(st::written_by(world), folder, st::file_division(tensors, 1));
+    CHECK(out.files() == (run.rehearsing() ? 0 : 2));
+    const std::vector<float> values(size / 3, 2.0F);
+    const std::size_t first = run.rehearsing() ? 0 : size / 3 * static_cast<std::size_t>(rank.number());
+    for (const st::declaration& each : tensors) out.write(each.name, first, std::span(values));
+    out.finish();
+    out.finish();
+    if (run.rehearsing()) return out.commit();
+    CHECK_THROWS_WITH_AS(out.write("first", 0, std::span(values)), doctest::Contains("first is written after finish"),
+                         belay::usage_error);
+    CHECK(!std::filesystem::exists(dir / "model-00001-of-00002.safetensors"));
+  });
+  CHECK(contents(dir.path).empty());
 }

@@ -84,7 +84,7 @@ TEST_CASE("what nobody needs may be missing, and what somebody needs is asked fo
 TEST_CASE("a tensor of another shape, or none, is named with its file by all ranks") {
   const directory dir;
   {
-    st::folder_writer out(dir.path, {{"first", st::stored_type::f32, {columns, rows}}}, 1);
+    st::writer out(dir.path, st::file_division({{"first", st::stored_type::f32, {columns, rows}}}, 1));
     const std::vector<float> values(rows * columns);
     out.write("first", 0, std::span(values));
     out.commit();

@@ -51,8 +51,7 @@ TEST_CASE("a rank that is killed while it writes is named by the others, which l
       const auto before = contents(dir.path);
       const auto ends = belay::host::processes{3}.outcomes([&](auto& rank) {
         return heard([&] {
-          using group = belay::host::group;
-          st::basic_collective_writer<group> out(rank.world(), dir.path, st::file_division(tensors, largest));
+          st::writer out(st::written_by(rank.world()), dir.path, st::file_division(tensors, largest));
           const std::vector<float> values(size / 3, 2.0F);
           for (const st::declaration& each : tensors) {
             out.write(each.name, size / 3 * static_cast<std::size_t>(rank.number()), std::span<const float>(values));

@@ -57,6 +57,22 @@ TEST_CASE("what any mesh exports is what one rank exports, byte for byte, in one
   }
 }
 
+TEST_CASE("ranks together write the bytes that one process writes") {
+  for (const std::uint64_t largest : {one_file, std::uint64_t{1}}) {
+    const directory alone, together;
+    st::writer out(alone.path, st::file_division(tensors, largest));
+    const std::vector<float> values(size, 5.0F);
+    for (const st::declaration& each : tensors) out.write(each.name, 0, std::span(values));
+    out.commit();
+    belay::host::world{3}.run([&](auto& rank) {
+      write_model<belay::posix_files>(rank, together.path, 5, largest);
+      return 0;
+    });
+    CHECK(contents(alone.path).size() == (largest == one_file ? 1 : 3));
+    CHECK(contents(alone.path) == contents(together.path));
+  }
+}
+
 TEST_CASE("an export that is read on any mesh is exported as it was") {
   const directory dir;
   for (const std::uint64_t largest : {one_file, std::uint64_t{150}}) {

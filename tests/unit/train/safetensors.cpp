@@ -238,7 +238,10 @@ TEST_CASE("a slip in a write or a read is a usage error and changes nothing") {
   const std::vector<float> values(4, 1.0F);
   st::writer out(dir.file("m"), {{"a", st::stored_type::f32, {4}}});
   CHECK_THROWS_AS(out.write<float>("b", 0, values), belay::usage_error);
-  CHECK_THROWS_AS(out.write<float>("a", 1, values), belay::usage_error);
+  CHECK_THROWS_WITH_AS(out.write<float>("a", 1, values), doctest::Contains("elements 1 to 5 of tensor a, which has 4"),
+                       belay::usage_error);
+  CHECK_THROWS_WITH_AS(out.write_bytes("a", 14, std::as_bytes(std::span(values)).first(3)),
+                       doctest::Contains("bytes 14 to 17 of tensor a, which has 16"), belay::usage_error);
   CHECK_THROWS_AS(out.write<float>("a", ~std::uint64_t{0}, values), belay::usage_error);
   CHECK_THROWS_AS(out.write<double>("a", 0, std::vector<double>(2)), belay::usage_error);
   out.write<float>("a", 0, values);

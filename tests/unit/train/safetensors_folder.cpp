@@ -45,7 +45,7 @@ const std::vector<st::declaration> tensors{{"wte", st::stored_type::f32, {5, 3}}
 float value_of(std::size_t tensor, std::size_t i) { return static_cast<float>(100 * tensor + i); }
 
 void write(const std::string& path, std::uint64_t largest) {
-  st::folder_writer out(path, tensors, largest);
+  st::writer out(path, st::file_division(tensors, largest));
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     std::size_t size = 1;
     for (const auto extent : tensors[t].shape) size *= extent;
@@ -168,11 +168,38 @@ TEST_CASE("a file that is cut short is named, when it is opened or while it is r
 TEST_CASE("without all bytes nothing gets its name") {
   const directory dir;
   {
-    st::folder_writer out(dir.path, tensors, 40);
+    st::writer out(dir.path, st::file_division(tensors, 40));
     CHECK_THROWS_AS(out.commit(), belay::usage_error);
     CHECK_THROWS_AS(out.write("none", 0, std::span<const float>()), belay::usage_error);
   }
   CHECK(dir.entries().empty());
+}
+
+TEST_CASE("a tensor that is declared for two files is refused before there is one") {
+  const directory dir;
+  const auto twice = [&] { st::writer(dir.path, st::file_division({tensors[0], tensors[1], tensors[0]}, 1)); };
+  CHECK_THROWS_WITH_AS(twice(), doctest::Contains("tensor wte is declared twice"), belay::usage_error);
+  CHECK(dir.entries().empty());
+}
+
+TEST_CASE("a commit that is refused may be tried again, and what was there is whole until then") {
+  const directory dir;
+  std::filesystem::create_directories(dir / "model-00002-of-00003.safetensors/taken");
+  {
+    st::writer out(dir.path, st::file_division(tensors, 40));
+    for (const st::declaration& each : tensors) {
+      std::uint64_t bytes = 0;
+      REQUIRE(st::size_in_bytes(each.type, each.shape, bytes));
+      out.write_bytes(each.name, 0, std::vector<std::byte>(bytes));
+    }
+    CHECK_THROWS_WITH_AS(out.commit(), doctest::Contains("cannot be replaced"), belay::file_error);
+    CHECK(!std::filesystem::exists(dir / "model.safetensors.index.json"));
+    std::filesystem::remove_all(dir / "model-00002-of-00003.safetensors");
+    out.commit();
+    CHECK_THROWS_WITH_AS(out.commit(), doctest::Contains("has been committed"), belay::usage_error);
+  }
+  CHECK(st::folder(dir.path).files() == 3);
+  CHECK(dir.entries().size() == 4);
 }
 
 TEST_CASE("several files take the place of one, which would be read in theirs") {

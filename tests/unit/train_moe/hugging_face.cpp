@@ -64,7 +64,7 @@ struct whole_export {
 
   belay::safetensors::file_division files;
   train_moe::model_export folder;
-  belay::safetensors::folder_writer tensors;
+  belay::safetensors::writer tensors;
 };
 
 void export_to(const std::string& path, const model_config& config, float value) {
@@ -233,7 +233,8 @@ TEST_CASE("of several files the index is compared with the config, and a rank ch
     auto tensors = train_moe::tensors_of(little());
     tensors[1].type = belay::safetensors::stored_type::f16;
     std::filesystem::create_directory(dir / "half");
-    belay::safetensors::folder_writer half(dir / "half", {tensors[1]});
+    const belay::safetensors::file_division one({tensors[1]}, belay::safetensors::largest_file);
+    belay::safetensors::writer half(dir / "half", one);
     std::uint64_t bytes = 0;
     REQUIRE(belay::safetensors::size_in_bytes(tensors[1].type, tensors[1].shape, bytes));
     half.write(tensors[1].name, 0, std::span<const belay::fp16>(std::vector<belay::fp16>(bytes / 2)));

@@ -9,14 +9,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
@@ -68,18 +68,15 @@ class file_agreement {
   std::optional<failure> kept_;
 };
 
-inline void file_agreement::attempt(function_ref<void()> body) {
-  if (kept_) return;
-  try {
-    body();
-  } catch (const file_error& problem) {
-    kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
-  } catch (const input_error& problem) {
-    kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
-  } catch (const usage_error& problem) {
-    kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
-  }
-}
+class writing_ranks;
+
+/// The ranks of a group, of host memory, for a `writer` that each of them makes: rank 0 makes the files, and every rank
+/// writes its own ranges into them.
+///
+///   safetensors::writer out(safetensors::written_by(mesh.control()), "models/mine", division);
+///   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
+///   out.commit();
+[[nodiscard]] BELAY_DECL std::unique_ptr<writing_ranks> written_by(const group& of);
 
 template <communicator Group>
 void file_agreement::agree(const Group& group, where at) {
@@ -103,12 +100,9 @@ void file_agreement::agree(const Group& group, where at) {
   }
 }
 
-inline std::string file_agreement::said_by(const error& problem) {
-  constexpr std::string_view mark = "belay: ";
-  const std::string_view all = problem.what();
-  const std::size_t found = all.find(mark);
-  return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
-}
-
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/safetensors/file_agreement.ipp"  // IWYU pragma: export
+#endif

@@ -122,6 +122,11 @@ struct tensor {
                                                    const std::vector<std::size_t>& by_name,
                                                    std::string_view name) noexcept;
 
+/// Throws usage_error where `count` from `first` on go beyond the `all` elements or bytes, as `units` says, of a
+/// tensor.
+BELAY_DECL void expect_range(const tensor& of, std::string_view units, std::uint64_t first, std::uint64_t count,
+                             std::uint64_t all, where at);
+
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
 

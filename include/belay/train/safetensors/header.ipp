@@ -55,6 +55,14 @@ BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors, const s
   return nullptr;
 }
 
+BELAY_DECL void expect_range(const tensor& of, std::string_view units, std::uint64_t first, std::uint64_t count,
+                             std::uint64_t all, where at) {
+  if (first <= all && count <= all - first) return;
+  throw usage_error(std::string(units) + " " + std::to_string(first) + " to " + std::to_string(first + count) +
+                        " of tensor " + printable(of.name) + ", which has " + std::to_string(all),
+                    at);
+}
+
 BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
                               std::uint64_t& bytes) noexcept {
   std::uint64_t total = bits(type);

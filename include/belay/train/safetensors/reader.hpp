@@ -59,10 +59,9 @@ class basic_reader {
   /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
   /// usage_error.
   template <class T>
-    requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
-             dtype_of<T> == dtype::f64)
-  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const {
+  requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
+           dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
+                                                          std::span<T> destination, where at = where::current()) const {
     switch (tensor_named(name, at).type) {
       case stored_type::f64: return read_as<double>(name, first_element, destination, at);
       case stored_type::f32: return read_as<float>(name, first_element, destination, at);
@@ -132,13 +131,7 @@ void basic_reader<Files>::read(std::string_view name, std::uint64_t first_elemen
                            std::string(safetensors::name(stored_as<T>)) + " was asked for",
                        at);
     }
-    const std::uint64_t elements = from.elements();
-    if (first_element > elements || destination.size() > elements - first_element) {
-      throw usage_error("elements " + std::to_string(first_element) + " to " +
-                            std::to_string(first_element + destination.size()) + " of tensor " + printable(from.name) +
-                            ", which has " + std::to_string(elements),
-                        at);
-    }
+    expect_range(from, "elements", first_element, destination.size(), from.elements(), at);
     file_.read(data_begin_ + from.begin + first_element * sizeof(T), std::as_writable_bytes(destination), at);
   }
 }
@@ -147,11 +140,7 @@ template <files_policy Files>
 void basic_reader<Files>::read_bytes(std::string_view name, std::uint64_t first_byte, std::span<std::byte> destination,
                                      where at) const {
   const tensor& from = tensor_named(name, at);
-  if (first_byte > from.bytes() || destination.size() > from.bytes() - first_byte) {
-    throw usage_error("bytes " + std::to_string(first_byte) + " to " + std::to_string(first_byte + destination.size()) +
-                          " of tensor " + printable(from.name) + ", which has " + std::to_string(from.bytes()),
-                      at);
-  }
+  expect_range(from, "bytes", first_byte, destination.size(), from.bytes(), at);
   file_.read(data_begin_ + from.begin + first_byte, destination, at);
 }
 

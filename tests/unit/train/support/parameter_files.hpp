@@ -133,8 +133,7 @@ std::string heard(Body&& body) {
 // Every rank writes its part of both tensors, all of them `value`.
 template <class Files, class Rank>
 void write_model(Rank& rank, const std::string& folder, float value, std::uint64_t largest = st::largest_file) {
-  using group = typename Rank::group_type;
-  st::basic_collective_writer<group, Files> out(rank.world(), folder, st::file_division(tensors, largest));
+  st::basic_writer<Files> out(st::written_by(rank.world()), folder, st::file_division(tensors, largest));
   const auto mine =
       belay::even_part(size, static_cast<std::size_t>(rank.size()), static_cast<std::size_t>(rank.number()));
   const std::vector<float> values(mine.count, value);
