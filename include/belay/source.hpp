@@ -263,8 +263,6 @@ template class safetensors::basic_file<posix_files>;
 template class safetensors::basic_reader<posix_files>;
 template class safetensors::basic_folder<posix_files>;
 template class safetensors::basic_writer<posix_files>;
-template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
-template void safetensors::file_agreement::agree<group>(const group&, where);
 template void safetensors::basic_folder<posix_files>::read_converted(std::string_view, std::uint64_t, std::span<float>,
                                                                      where) const;
 template void each_tensor_part(std::span<const safetensors::declaration>, std::size_t, std::span<float>,

@@ -113,8 +113,6 @@ extern template class safetensors::basic_file<posix_files>;
 extern template class safetensors::basic_reader<posix_files>;
 extern template class safetensors::basic_folder<posix_files>;
 extern template class safetensors::basic_writer<posix_files>;
-extern template std::string safetensors::broadcast_text<group>(const group&, std::string, int, where);
-extern template void safetensors::file_agreement::agree<group>(const group&, where);
 extern template class checkpoint_folder<posix_files>;
 extern template class checkpoint_writer<posix_files>;
 extern template class checkpoint_reader<posix_files>;

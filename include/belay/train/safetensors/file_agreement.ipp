@@ -3,6 +3,7 @@
 // What a rank keeps until all agree, and the ranks of a group as those that write files together.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,7 +11,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/group.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
@@ -18,6 +22,14 @@
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
+
+BELAY_DECL std::string broadcast_text(const group& ranks, std::string text, int root, where at) {
+  std::uint64_t size[] = {text.size()};
+  ranks.broadcast(std::span<std::uint64_t>(size), root, at);
+  text.resize(static_cast<std::size_t>(size[0]));
+  if (!text.empty()) ranks.broadcast(std::span<char>(text.data(), text.size()), root, at);
+  return text;
+}
 
 BELAY_DECL void file_agreement::attempt(function_ref<void()> body) {
   if (kept_) return;
@@ -29,6 +41,27 @@ BELAY_DECL void file_agreement::attempt(function_ref<void()> body) {
     kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
   } catch (const usage_error& problem) {
     kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
+  }
+}
+
+BELAY_DECL void file_agreement::agree(const group& ranks, where at) {
+  if (!is_rehearsed(ranks)) {
+    const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
+    const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
+    std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
+    ranks.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
+      if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
+      const std::string path = broadcast_text(ranks, mine.path, rank, at);
+      const std::string message = broadcast_text(ranks, mine.message, rank, at);
+      const int number = ranks.members()[static_cast<std::size_t>(rank)];
+      if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+        throw file_error(path, there[1], message, at, number);
+      const std::string text = "rank " + std::to_string(number) + ": " + message;
+      if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
+      throw usage_error(text, at);
+    }
   }
 }
 
