@@ -9164,7 +9164,7 @@ class symmetric_heap {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
       const std::uint64_t mine[] = {digest()};
-      all_gather(control_of(group_), mine, all, at);
+      control_of(group_).all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0])
@@ -28505,10 +28505,9 @@ class pipeline_stage {
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
 
-  /// The network, how many layers of it this stage has, and how many of these are recomputed.
+  /// The network, and how many layers of it this stage has.
   [[nodiscard]] Network& network() const noexcept { return *network_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
-  [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
 
   /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
   template <class Engine, class T, std::size_t Rank, class Input>

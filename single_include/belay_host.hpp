@@ -9166,7 +9166,7 @@ class symmetric_heap {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
       const std::uint64_t mine[] = {digest()};
-      all_gather(control_of(group_), mine, all, at);
+      control_of(group_).all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0])
@@ -28507,10 +28507,9 @@ class pipeline_stage {
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
 
-  /// The network, how many layers of it this stage has, and how many of these are recomputed.
+  /// The network, and how many layers of it this stage has.
   [[nodiscard]] Network& network() const noexcept { return *network_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
-  [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
 
   /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
   template <class Engine, class T, std::size_t Rank, class Input>
@@ -53143,8 +53142,6 @@ class world_monitor : public world_events {
   [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
   /// By rank at the start.
   [[nodiscard]] const std::vector<rank_outcome>& outcomes() const noexcept { return outcomes_; }
-  /// The first rank that did not return, or nothing.
-  [[nodiscard]] std::optional<int> first_failure() const noexcept { return first_failure_; }
 
   /// The coordinator ends: from now on each call of a rank says why.
   void give_up(const std::string& why) noexcept;
@@ -53179,7 +53176,6 @@ class world_monitor : public world_events {
   std::vector<bool> stalled_;
   bool calibrated_ = false;
   std::vector<int> members_;  // of the present epoch, by their numbers at the start
-  std::optional<int> first_failure_;
   std::vector<std::unique_ptr<memory_segment>> segments_;
   std::vector<std::unique_ptr<world_status>> worlds_;
 };
@@ -53304,7 +53300,6 @@ BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
 }
 BELAY_DECL void world_monitor::note_failure(int rank) noexcept {
-  if (!first_failure_) first_failure_ = rank;
 }
 
 BELAY_DECL void world_monitor::make_control_block(int ranks) {

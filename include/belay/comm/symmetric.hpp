@@ -317,7 +317,7 @@ class symmetric_heap {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
       const std::uint64_t mine[] = {digest()};
-      all_gather(control_of(group_), mine, all, at);
+      control_of(group_).all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0])

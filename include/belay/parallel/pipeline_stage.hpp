@@ -72,10 +72,9 @@ class pipeline_stage {
   pipeline_stage(const pipeline_stage&) = delete;  // handles point into it
   pipeline_stage& operator=(const pipeline_stage&) = delete;
 
-  /// The network, how many layers of it this stage has, and how many of these are recomputed.
+  /// The network, and how many layers of it this stage has.
   [[nodiscard]] Network& network() const noexcept { return *network_; }
   [[nodiscard]] std::size_t layers() const noexcept { return layers_.places.size(); }
-  [[nodiscard]] std::size_t recomputed_layers() const noexcept { return layers_.recomputed.size(); }
 
   /// For `pipeline`: the handles for a schedule. Throws usage_error where the network is no part for this stage.
   template <class Engine, class T, std::size_t Rank, class Input>

@@ -279,8 +279,6 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   [[nodiscard]] bool alone() const noexcept { return state_ == nullptr; }
   /// Of a group that is not alone: its communicator.
   [[nodiscard]] typename N::communicator_type communicator() const noexcept { return state_->on; }
-  /// The rank's communication stream, shared.
-  [[nodiscard]] const std::shared_ptr<channel_type>& shared_channel() const noexcept { return channel_; }
   /// The rank's communication stream, which it shares with all groups of the rank.
   [[nodiscard]] channel_type& in() const noexcept { return *channel_; }
 

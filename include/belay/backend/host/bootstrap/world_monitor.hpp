@@ -37,8 +37,6 @@ class world_monitor : public world_events {
   [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
   /// By rank at the start.
   [[nodiscard]] const std::vector<rank_outcome>& outcomes() const noexcept { return outcomes_; }
-  /// The first rank that did not return, or nothing.
-  [[nodiscard]] std::optional<int> first_failure() const noexcept { return first_failure_; }
 
   /// The coordinator ends: from now on each call of a rank says why.
   void give_up(const std::string& why) noexcept;
@@ -73,7 +71,6 @@ class world_monitor : public world_events {
   std::vector<bool> stalled_;
   bool calibrated_ = false;
   std::vector<int> members_;  // of the present epoch, by their numbers at the start
-  std::optional<int> first_failure_;
   std::vector<std::unique_ptr<memory_segment>> segments_;
   std::vector<std::unique_ptr<world_status>> worlds_;
 };

@@ -124,7 +124,6 @@ BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
 }
 BELAY_DECL void world_monitor::note_failure(int rank) noexcept {
-  if (!first_failure_) first_failure_ = rank;
 }
 
 BELAY_DECL void world_monitor::make_control_block(int ranks) {
