@@ -53167,7 +53167,6 @@ class world_monitor : public world_events {
   [[nodiscard]] std::optional<int> number_in_epoch(int rank) const;
   void abort(const abort_cause& why) noexcept;
   void print_report() const noexcept;
-  void note_failure(int rank) noexcept;
   void make_control_block(int ranks);
 
   world_options options_;
@@ -53256,7 +53255,6 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
   const bool returned = last.how == exit_message::outcome::returned;
   end.how = returned ? rank_outcome::outcome_kind::returned : rank_outcome::outcome_kind::threw;
   (returned ? end.result : end.what) = last.body;
-  if (!returned) note_failure(rank);
   print_report();
 }
 
@@ -53271,7 +53269,6 @@ BELAY_DECL void world_monitor::on_exit(int rank, exit_status how) {
             : signalled ? rank_outcome::outcome_kind::signalled
                         : rank_outcome::outcome_kind::unknown;
   end.code = how.code;
-  note_failure(rank);
   const std::optional<int> number = number_in_epoch(rank);
   if (!number) return;
   const flight_record last = worlds_.back()->recorder(*number, lane::caller).last();
@@ -53298,8 +53295,6 @@ BELAY_DECL void world_monitor::abort(const abort_cause& why) noexcept {
 }
 BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
-}
-BELAY_DECL void world_monitor::note_failure(int rank) noexcept {
 }
 
 BELAY_DECL void world_monitor::make_control_block(int ranks) {

@@ -62,7 +62,6 @@ class world_monitor : public world_events {
   [[nodiscard]] std::optional<int> number_in_epoch(int rank) const;
   void abort(const abort_cause& why) noexcept;
   void print_report() const noexcept;
-  void note_failure(int rank) noexcept;
   void make_control_block(int ranks);
 
   world_options options_;

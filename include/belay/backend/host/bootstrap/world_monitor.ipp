@@ -80,7 +80,6 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
   const bool returned = last.how == exit_message::outcome::returned;
   end.how = returned ? rank_outcome::outcome_kind::returned : rank_outcome::outcome_kind::threw;
   (returned ? end.result : end.what) = last.body;
-  if (!returned) note_failure(rank);
   print_report();
 }
 
@@ -95,7 +94,6 @@ BELAY_DECL void world_monitor::on_exit(int rank, exit_status how) {
             : signalled ? rank_outcome::outcome_kind::signalled
                         : rank_outcome::outcome_kind::unknown;
   end.code = how.code;
-  note_failure(rank);
   const std::optional<int> number = number_in_epoch(rank);
   if (!number) return;
   const flight_record last = worlds_.back()->recorder(*number, lane::caller).last();
@@ -122,8 +120,6 @@ BELAY_DECL void world_monitor::abort(const abort_cause& why) noexcept {
 }
 BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
-}
-BELAY_DECL void world_monitor::note_failure(int rank) noexcept {
 }
 
 BELAY_DECL void world_monitor::make_control_block(int ranks) {
