@@ -34335,7 +34335,7 @@ class writing_ranks;
 
 // ---- belay/train/safetensors/file_agreement.ipp
 //
-// What a rank keeps until all agree, and the ranks of a group as those that write files together.
+// Failures that a rank keeps until all agree, and the ranks of a group as those that write files together.
 
 // ---- belay/train/safetensors/writer.hpp
 //

@@ -53,7 +53,7 @@ void check(const sizes& of) {
   }
 }
 
-// What two ranks throw.
+// The error that two ranks throw, or none.
 failed_launch::thrown thrown_by(fakes::one_failure& how, std::size_t device_fails_at = 0,
                                 std::chrono::duration<double> timeout = std::chrono::seconds(60),
                                 failed_launch::device_calls* made = nullptr) {

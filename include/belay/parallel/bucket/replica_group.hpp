@@ -4,13 +4,18 @@
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/device/tier.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a rank keeps until all agree, and the ranks of a group as those that write files together.
+// Failures that a rank keeps until all agree, and the ranks of a group as those that write files together.
 #pragma once
 
 #include <array>
