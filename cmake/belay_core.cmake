@@ -10,6 +10,20 @@
 # belay::belay is such a core, made here unless there is one; nothing compiles it before something links it. Serves both
 # this project and those who find it installed. A project without C++ of its own (only CUDA, say) gets headers alone.
 # belay::report_page is what a program links that includes belay/report_page.hpp: belay::belay, and all that pages need.
+
+# A library of the parts 1 to `parts` of a header, each a source of its own, that nothing compiles before it is linked.
+function(belay_compiled_parts name header parts extension)
+  string(MAKE_C_IDENTIFIER "${name}" file)
+  set(sources "")
+  foreach(part RANGE 1 ${parts})
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}_${part}.${extension}")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#define BELAY_SOURCE_PART ${part}\n#include \"${header}\"\n" @ONLY)
+    list(APPEND sources "${source}")
+  endforeach()
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # also for shared libraries
+endfunction()
+
 function(belay_core name)
   cmake_parse_arguments(PARSE_ARGV 1 core "" "CHECKS" "OPTIONS")
   if(core_UNPARSED_ARGUMENTS OR "CHECKS" IN_LIST core_KEYWORDS_MISSING_VALUES)
@@ -18,21 +32,13 @@ function(belay_core name)
   if(DEFINED core_CHECKS AND NOT core_CHECKS MATCHES "^[012]$")
     message(FATAL_ERROR "belay_core(${name}): CHECKS is 0 (release), 1 (local checks) or 2 (also across ranks), not '${core_CHECKS}'")
   endif()
-  string(MAKE_C_IDENTIFIER "${name}" file)
-  set(sources "")
-  foreach(part RANGE 1 14)  # of source.hpp, compiled side by side
-    set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}_${part}.cpp")
-    file(CONFIGURE OUTPUT "${source}" CONTENT "#define BELAY_SOURCE_PART ${part}\n#include \"belay/source.hpp\"\n" @ONLY)
-    list(APPEND sources "${source}")
-  endforeach()
-  add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
+  belay_compiled_parts(${name} belay/source.hpp 14 cpp)  # side by side
   target_link_libraries(${name} PUBLIC belay::header_only)
   target_compile_definitions(${name} PUBLIC BELAY_SEPARATE_COMPILATION)
   target_compile_options(${name} PRIVATE ${core_OPTIONS})
   if(DEFINED core_CHECKS)
     target_compile_options(${name} PUBLIC -UBELAY_CHECKS -DBELAY_CHECKS=${core_CHECKS})
   endif()
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # also for shared libraries
 endfunction()
 
 get_property(belay_languages GLOBAL PROPERTY ENABLED_LANGUAGES)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# belay::cuda, where CMake finds a CUDA toolkit: what a program links that includes belay/backend/cuda/runtime_api.cuh. It
-# adds one source, which CUDA compiles once a program: sorting by CUB. belay::cuda_calls is the same without it, for a
-# program that does not route tokens on a device. Serves both this project and those who find it installed. The generic
-# headers need no toolkit, and no more than belay::belay. `belay_cuda_lacks` says why there is no belay::cuda.
+# belay::cuda, where CMake finds a CUDA toolkit: what a program links that includes belay/cuda.cuh. It has a core, which
+# nvcc compiles once in this build, for the architectures of all that link it: sorting by CUB, and what belay/cuda.cuh
+# then declares only. Where the project has no CUDA yet when it asks for Belay, it is the sorting alone, and each source
+# compiles the rest. belay::cuda_calls has no core, for a program that runs no kernels of Belay. Serves both this project
+# and those who find it installed. The generic headers need no toolkit, and no more than belay::belay. `belay_cuda_lacks`
+# says why there is no belay::cuda.
 
-# What links belay::cuda or belay::nccl below the folder must be able to compile that source. Called when all is said
-# about targets; what gets them by way of a library of its own is told by the headers.
+# What links belay::cuda or belay::nccl below the folder must be able to compile their sources; the core is for the
+# architectures of all of them. Called when all is said about targets; what gets them by way of a library of its own is
+# told by the headers.
 function(belay_check_cuda_targets folder)
   get_property(inner DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   foreach(one IN LISTS inner)
@@ -25,12 +28,29 @@ function(belay_check_cuda_targets folder)
         "project(NAME LANGUAGES CXX CUDA). A program that runs no kernels of Belay links ${library}_calls instead.")
     endif()
     get_target_property(architectures ${target} CUDA_ARCHITECTURES)
+    if(TARGET belay_cuda_core AND architectures)
+      set_property(TARGET belay_cuda_core APPEND PROPERTY belay_linked_for ${architectures})
+    endif()
     foreach(architecture IN LISTS architectures)
       if(architecture MATCHES "^([0-9]+)" AND CMAKE_MATCH_1 LESS 80)
         message(FATAL_ERROR "${target} links ${library}, whose kernels need sm_80 or newer, and is for sm_${CMAKE_MATCH_1} "
           "(CUDA_ARCHITECTURES): configure with -DCMAKE_CUDA_ARCHITECTURES=90, the number of your GPU, or native where it is.")
       endif()
     endforeach()
+  endforeach()
+endfunction()
+
+function(belay_finish_cuda_targets)
+  belay_check_cuda_targets(${CMAKE_SOURCE_DIR})
+  foreach(core IN ITEMS belay_cuda_core belay_nccl_core)
+    if(NOT TARGET ${core})
+      continue()
+    endif()
+    get_property(architectures TARGET belay_cuda_core PROPERTY belay_linked_for)
+    if(architectures)
+      list(REMOVE_DUPLICATES architectures)
+      set_target_properties(${core} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+    endif()
   endforeach()
 endfunction()
 
@@ -43,16 +63,24 @@ if(NOT TARGET belay::cuda)
     add_library(belay_cuda_calls INTERFACE)
     add_library(belay::cuda_calls ALIAS belay_cuda_calls)
     target_link_libraries(belay_cuda_calls INTERFACE belay::belay CUDA::cudart CUDA::cublas)
-    set(belay_include "${CMAKE_CURRENT_LIST_DIR}/../include")
-    if(NOT EXISTS "${belay_include}/belay/backend/cuda/sorting.cu")  # installed
-      get_target_property(belay_include belay::header_only INTERFACE_INCLUDE_DIRECTORIES)
-      list(GET belay_include 0 belay_include)
-    endif()
     add_library(belay_cuda INTERFACE)
     add_library(belay::cuda ALIAS belay_cuda)
     target_link_libraries(belay_cuda INTERFACE belay_cuda_calls)
-    target_sources(belay_cuda INTERFACE "${belay_include}/belay/backend/cuda/sorting.cu")
-    unset(belay_include)
-    cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL belay_check_cuda_targets ${CMAKE_SOURCE_DIR})
+    get_property(belay_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+    if("CUDA" IN_LIST belay_languages)
+      belay_compiled_parts(belay_cuda_core belay/cuda_source.cuh 3 cu)
+      target_link_libraries(belay_cuda_core PUBLIC belay_cuda_calls)
+      target_compile_definitions(belay_cuda_core PUBLIC BELAY_CUDA_SEPARATE_COMPILATION)
+      target_link_libraries(belay_cuda INTERFACE belay_cuda_core)
+    else()
+      set(belay_include "${CMAKE_CURRENT_LIST_DIR}/../include")
+      if(NOT EXISTS "${belay_include}/belay/backend/cuda/sorting.cu")  # installed
+        get_target_property(belay_include belay::header_only INTERFACE_INCLUDE_DIRECTORIES)
+        list(GET belay_include 0 belay_include)
+      endif()
+      target_sources(belay_cuda INTERFACE "${belay_include}/belay/backend/cuda/sorting.cu")
+      unset(belay_include)
+    endif()
+    cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL belay_finish_cuda_targets)
   endif()
 endif()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# belay::nccl, where CMake finds a CUDA toolkit and NCCL: what a program links that includes
-# belay/backend/nccl/runtime_nccl.cuh. It brings belay::cuda, whose source a program compiles once also where it links
-# both; belay::nccl_calls is the same without that source. Serves both this project and those who find it installed.
+# belay::nccl, where CMake finds a CUDA toolkit and NCCL: what a program links that includes belay/nccl.cuh. It brings
+# belay::cuda and a core of its own, as that has one; belay::nccl_calls has none. Serves both this project and those who find it installed.
 # NCCL's own package file is taken where it has one, else the module beside this file. The generic headers need no more
 # than belay::belay.
 if(NOT TARGET belay::nccl)
@@ -21,6 +20,12 @@ if(NOT TARGET belay::nccl)
       add_library(belay_nccl INTERFACE)
       add_library(belay::nccl ALIAS belay_nccl)
       target_link_libraries(belay_nccl INTERFACE belay_nccl_calls belay_cuda)
+      if(TARGET belay_cuda_core)
+        belay_compiled_parts(belay_nccl_core belay/nccl_source.cuh 1 cu)
+        target_link_libraries(belay_nccl_core PUBLIC belay_nccl_calls belay_cuda_core)
+        target_compile_definitions(belay_nccl_core PUBLIC BELAY_NCCL_SEPARATE_COMPILATION)
+        target_link_libraries(belay_nccl INTERFACE belay_nccl_core)
+      endif()
     endif()
   endif()
 endif()

@@ -5,9 +5,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
-#include "belay/backend/host.hpp"
+#include "belay/cuda.cuh"
 #include "on_a_gpu/trainer.hpp"
 
 int main() try {

@@ -6,7 +6,7 @@
 
 namespace train_moe {
 
-template void run_rank_as<float>(prepared_run&, belay::rank&, cuda_run&);
+template void run_rank_as<float>(prepared_run&, belay::rank&, belay::cuda_run&);
 
 int count_cuda_devices() {
   belay::cuda::runtime_api api;

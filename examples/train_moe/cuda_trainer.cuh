@@ -6,18 +6,14 @@
 
 #include <span>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/cuda.cuh"
 #include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_trainer.hpp"
 
 namespace train_moe {
 
-using cuda_run = belay::run_of<belay::engine<belay::cuda::tier_memory<belay::cuda::runtime_api>,
-                                                       belay::cuda::kit<belay::cuda::runtime_api>>>;
-
-extern template void run_rank_as<float>(prepared_run&, belay::rank&, cuda_run&);
-extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, cuda_run&);
+extern template void run_rank_as<float>(prepared_run&, belay::rank&, belay::cuda_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, belay::cuda_run&);
 
 /// With room for what a dispatch sorts: a rank's choices of a micro-batch, at most those of all its sequences. Asks no
 /// device.
@@ -45,7 +41,7 @@ void run_on_devices(
     if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };
-  belay::launch<belay::host_kit<>>(world, body, prepared.plan, device_launch_options_of(prepared));
+  belay::launch(world, body, prepared.plan, device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

@@ -3,6 +3,6 @@
 
 namespace train_moe {
 
-template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, cuda_run&);
+template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, belay::cuda_run&);
 
 }  // namespace train_moe

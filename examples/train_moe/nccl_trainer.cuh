@@ -3,8 +3,7 @@
 // The trainer over ranks that have a GPU each and communicate over NCCL, beside those of the host or of MPI.
 #pragma once
 
-#include "belay/backend/nccl.hpp"
-#include "belay/backend/nccl/runtime_nccl.cuh"
+#include "belay/nccl.cuh"
 #include "train_moe/cuda_trainer.cuh"
 #include "train_moe/nccl_trainer.hpp"
 

@@ -7,8 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/cuda.cuh"
 #include "support/card.hpp"
 #include "unit/backend/one_layer_model.hpp"
 

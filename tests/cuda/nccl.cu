@@ -12,12 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
-#include "belay/backend/nccl.hpp"
-#include "belay/backend/nccl/runtime_nccl.cuh"
 #include "belay/comm.hpp"
+#include "belay/nccl.cuh"
 #include "belay/train/launch.hpp"
 #include "support/alike.hpp"
 #include "support/card.hpp"

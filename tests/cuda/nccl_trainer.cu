@@ -9,12 +9,9 @@
 #include <exception>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/processes.hpp"
-#include "belay/backend/nccl.hpp"
-#include "belay/backend/nccl/runtime_nccl.cuh"
+#include "belay/nccl.cuh"
 #include "support/card.hpp"
 #include "unit/train_moe/support/small_training.hpp"
 

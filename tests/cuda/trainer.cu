@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The example trainer over ranks that share a device, by the real runtime: it trains, evaluates and samples, and has the
-// losses of the host but for fused multiplications. Without a device it is compiled and linked.
+// The example trainer over ranks that share a device, by the real runtime: it trains, evaluates and samples, and has
+// the losses of the host but for fused multiplications. Without a device it is compiled and linked.
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
+#include "belay/cuda.cuh"
 #include "support/card.hpp"
 #include "unit/train_moe/support/small_training.hpp"
 

@@ -8,10 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/comm.hpp"
+#include "belay/cuda.cuh"
 #include "belay/kernel.hpp"
 #include "support/card.hpp"
 #include "unit/backend/exchanged_rows.hpp"

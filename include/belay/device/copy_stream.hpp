@@ -168,7 +168,9 @@ class copy_stream {
     std::uint64_t begun = 0;  // of the wait that `other` is in
   };
 
-  [[nodiscard]] static Stream made() {
+  [[nodiscard]] static Stream made()
+    requires std::default_initializable<Stream>
+  {
     if constexpr (std::constructible_from<Stream, stream_kind>)
       return Stream(stream_kind::copy);
     else

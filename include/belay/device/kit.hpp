@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
-// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given;
-// `rehearsal_kit` does nothing.
+// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given.
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
@@ -201,39 +200,7 @@ class host_kit {
   bool multiplies_mixed_ = false;  // in a rehearsal
 };
 
-/// Does nothing: the kit of a rehearsal.
-class rehearsal_kit {
- public:
-  using stream_type = rehearsal_stream;
-
-  /// A stream that runs nothing.
-  [[nodiscard]] stream_type& stream() noexcept { return stream_; }
-
-  /// Takes the kernels and products that `host_kit` takes; nothing is computed. A product of narrow types is noted for
-  /// `workspace_bytes`.
-  template <kernel::indexed F>
-  void each(std::size_t, const F&) const noexcept {}
-  template <kernel::cooperative G>
-  void teams(std::size_t, const G&) const noexcept {}
-  template <class C, class A, class B>
-  requires kernel::product_operands<C, A, B>
-  void product(const product_call<C, A, B>&) noexcept {
-    if constexpr (kernel::mixed_operands<C, A, B>) workspace_ = sizeof(kernel::mixed_panels);
-  }
-  template <grouped_call Call>
-  void grouped(const Call& call) noexcept {
-    product(call.of(0, 0, 0));
-  }
-  /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
-
- private:
-  stream_type stream_;
-  std::size_t workspace_ = 0;
-};
-
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
-static_assert(compute_kit<rehearsal_kit, float>);
-static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16> && multiplying_kit<rehearsal_kit, float, bf16, float>);
+static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16>);
 
 }  // namespace belay::inline BELAY_ABI

@@ -134,22 +134,7 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     stream.run(copied_bytes{to, from, bytes});
 }
 
-/// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
-class rehearsal_stream : public counted_stream {
- public:
-  /// Counts places as another stream, for a rehearsal.
-  explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
-
-  /// Work is not run; events have places, so that memory is freed as it will be.
-  template <std::invocable Work>
-  void run(Work&&) const noexcept {}
-  [[nodiscard]] static constexpr bool runs_nothing() noexcept { return true; }
-  [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
-  void wait(const stream_event& mark) noexcept { join(mark); }
-  void synchronize() const noexcept {}
-};
-
-static_assert(clocked_stream<immediate_stream> && clocked_stream<rehearsal_stream>);
+static_assert(clocked_stream<immediate_stream>);
 
 /// The lane in a trace of a stream of that kind.
 [[nodiscard]] constexpr span_lane lane_of(stream_kind which) noexcept {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The engine is what all steps of one rank share: memory for activations, a kit that computes, and the ledger. It knows
-// no ranks. `host_engine` computes. `rehearsal_engine` is the same type over addresses without memory and a kit that
-// does nothing; its peak and extent are the plan.
+// no ranks. `host_engine` computes. Over addresses without memory, with a stream of the policy `rehearsal`, its peak and
+// extent are the plan.
 //
 //   belay::tier_meters meters;
 //   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);
@@ -77,11 +77,6 @@ template <class Stream>
 struct watch_of {
   using type = no_watch;
 };
-template <class Stream>
-  requires requires { Stream::runs_nothing(); }
-struct watch_of<Stream> {
-  using type = rehearsal_watch;
-};
 template <traced_stream Stream>
 struct watch_of<Stream> {
   using type = switched_watch<Stream>;
@@ -118,7 +113,8 @@ class engine {
 
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
-  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096);
+  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::default_initializable<Kit>;
   /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
   /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
   /// obligations are live in one step.
@@ -320,7 +316,6 @@ class engine {
 };
 
 using host_engine = engine<host_pages, host_kit<>>;
-using rehearsal_engine = engine<reserved_addresses, rehearsal_kit>;
 
 }  // namespace belay::inline BELAY_ABI
 

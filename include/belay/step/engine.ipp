@@ -49,6 +49,7 @@ engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, const stream_
 
 template <memory_region Memory, compute_kit<float> Kit>
 engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, std::size_t max_leases, std::size_t max_obligations)
+  requires std::default_initializable<Kit>
     : meter_(&meter),
       max_leases_(max_leases),
       arena_(tier::device, std::move(activations), max_leases, meter),

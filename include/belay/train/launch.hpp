@@ -60,8 +60,8 @@ concept has_kit = requires {
 };
 
 /// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
-/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
-/// names, or with one that does nothing.
+/// has streams of the policy `rehearsal`. What runs on a device, or with a kit without such streams, is rehearsed with
+/// the kit of the host.
 template <class World, class Kit>
 struct engine_of {
   using type = engine<host_pages, Kit>;
@@ -75,7 +75,7 @@ struct engine_of<World, Kit> {
   using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
 };
 template <has_kit World>
-struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
+struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
 /// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
 template <class Kit, class World = void>
 using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;

@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -217,7 +216,7 @@ class adamw {
   gradient_buckets<T, Group>* buckets_;
   std::span<state_type> state_;
   tier tier_;
-  std::optional<Kit> own_kit_;  // where there is no engine
+  std::unique_ptr<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
   const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;

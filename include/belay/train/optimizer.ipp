@@ -43,7 +43,7 @@ template <class T, class Group, class Kit, tier_file_calls Files>
 adamw<T, Group, Kit, Files>::adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets,
                                    const leased_state& state)
     : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
-  if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+  if constexpr (std::default_initializable<Kit>) own_kit_ = std::make_unique<Kit>();
   const kernel::fill<state_type> zeros{state_.data(), 0};
   const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
   if constexpr (works_on_device<Group>)

@@ -30,10 +30,10 @@
 namespace belay::inline BELAY_ABI {
 
 /// The engine in which bodies are rehearsed that run on `Engine`: that itself, with streams of the policy `rehearsal`,
-/// where its kit has such; else one whose kit does nothing.
+/// where its kit has such; else that of the host.
 template <class Engine>
 struct rehearsed_engine {
-  using type = rehearsal_engine;
+  using type = host_engine;
 };
 template <class Engine>
   requires std::same_as<typename Engine::memory_type, host_pages> && has_stream_settings<Engine> &&

@@ -10,7 +10,7 @@
 #include "belay/train/loss.hpp"
 
 using hidden_view = belay::view<const float, 2>;
-using engine_type = belay::rehearsal_engine;
+using engine_type = belay::host_engine;
 using step_type = belay::step<engine_type>;
 using pipeline_type = belay::pipeline<float, 2>;
 

@@ -7,7 +7,7 @@
 #include "belay/train.hpp"
 
 using rank_type = belay::rehearsal::rank;
-using run_type = belay::run_of<belay::rehearsal_engine>;
+using run_type = belay::run;
 using mesh_type = belay::mesh;
 using store_type = belay::parameter_store<run_type>;
 using optimizer_type = belay::adamw<float, belay::group>;

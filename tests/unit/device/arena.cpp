@@ -272,8 +272,7 @@ TEST_CASE("ranges are where the rehearsal has found them, whatever the policy of
     }
     return given;
   };
-  belay::rehearsal_stream rehearsed;
-  belay::host_stream immediate, queued({belay::stream_policy::queued});
+  belay::host_stream immediate, queued({belay::stream_policy::queued}), rehearsed({belay::stream_policy::rehearsal});
   const auto planned = play(rehearsed);
   CHECK(play(immediate) == planned);
   CHECK(play(queued) == planned);

@@ -214,11 +214,11 @@ TEST_CASE("a rehearsal leases what a run of two ranks leases, and touches nothin
     exchange.prepare(0, 1, 1);
     auto weights = some_weights();
     toy::layer<float, exchange_type<float>> layer{weights, exchange, 2};
-    belay::rehearsal_engine engine{belay::reserved_addresses(1 << 20), meter};
+    belay::host_engine engine{belay::reserved_addresses(1 << 20), meter, {belay::stream_policy::rehearsal}, 1};
     const belay::invocation call;
     belay::invocation_memory memory;
     {
-      belay::frame<belay::rehearsal_engine> frame{engine, call, frame_mode::owing, memory};
+      belay::frame<belay::host_engine> frame{engine, call, frame_mode::owing, memory};
       auto saved = layer.forward(frame, {nullptr, {5, width}});
       layer.backward(frame, std::move(saved), {nullptr, {5, width}}, {nullptr, {5, width}}, nullptr);
     }

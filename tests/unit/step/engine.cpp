@@ -28,7 +28,8 @@ TEST_CASE("an engine has a stream of copies from when it is first asked for, and
   CHECK(with.engine.has_copies());
   CHECK(&copies == &with.engine.copies());
   CHECK(!copies.stream().immediate());
-  belay::rehearsal_engine planned(belay::reserved_addresses(1 << 16), with.meters[belay::tier::device]);
+  belay::host_engine planned(belay::reserved_addresses(1 << 16), with.meters[belay::tier::device],
+                             {stream_policy::rehearsal}, 0);
   planned.copies().copy(nullptr, nullptr, 8);  // nothing runs
   planned.synchronize();
 }

@@ -16,8 +16,8 @@ namespace {
 using ended_child::ended, ended_child::in_child, ended_child::segv_is_default;
 
 // A rehearsed engine that explains faults.
-struct engine : belay::rehearsal_engine {
-  explicit engine(belay::tier_meter& meter) : belay::rehearsal_engine(belay::reserved_addresses{1 << 20}, meter) {
+struct engine : belay::host_engine {
+  explicit engine(belay::tier_meter& meter) : belay::host_engine(belay::reserved_addresses{1 << 20}, meter, {belay::stream_policy::rehearsal}, 0) {
     watch().explain_faults();
   }
 };
