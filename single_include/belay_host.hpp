@@ -2721,22 +2721,7 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     stream.run(copied_bytes{to, from, bytes});
 }
 
-/// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
-class rehearsal_stream : public counted_stream {
- public:
-  /// Counts places as another stream, for a rehearsal.
-  explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
-
-  /// Work is not run; events have places, so that memory is freed as it will be.
-  template <std::invocable Work>
-  void run(Work&&) const noexcept {}
-  [[nodiscard]] static constexpr bool runs_nothing() noexcept { return true; }
-  [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
-  void wait(const stream_event& mark) noexcept { join(mark); }
-  void synchronize() const noexcept {}
-};
-
-static_assert(clocked_stream<immediate_stream> && clocked_stream<rehearsal_stream>);
+static_assert(clocked_stream<immediate_stream>);
 
 /// The lane in a trace of a stream of that kind.
 [[nodiscard]] constexpr span_lane lane_of(stream_kind which) noexcept {
@@ -11121,7 +11106,9 @@ class copy_stream {
     std::uint64_t begun = 0;  // of the wait that `other` is in
   };
 
-  [[nodiscard]] static Stream made() {
+  [[nodiscard]] static Stream made()
+    requires std::default_initializable<Stream>
+  {
     if constexpr (std::constructible_from<Stream, stream_kind>)
       return Stream(stream_kind::copy);
     else
@@ -12004,8 +11991,7 @@ static_assert(clocked_stream<host_stream>);
 // ---- belay/device/kit.hpp
 //
 // A kit computes: it owns the compute stream, launches kernels on it and multiplies matrices. Layers reach it through
-// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given;
-// `rehearsal_kit` does nothing.
+// their frame. `host_kit` computes on a stream of this processor, with the functions for products that it is given.
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
@@ -13128,40 +13114,8 @@ class host_kit {
   bool multiplies_mixed_ = false;  // in a rehearsal
 };
 
-/// Does nothing: the kit of a rehearsal.
-class rehearsal_kit {
- public:
-  using stream_type = rehearsal_stream;
-
-  /// A stream that runs nothing.
-  [[nodiscard]] stream_type& stream() noexcept { return stream_; }
-
-  /// Takes the kernels and products that `host_kit` takes; nothing is computed. A product of narrow types is noted for
-  /// `workspace_bytes`.
-  template <kernel::indexed F>
-  void each(std::size_t, const F&) const noexcept {}
-  template <kernel::cooperative G>
-  void teams(std::size_t, const G&) const noexcept {}
-  template <class C, class A, class B>
-  requires kernel::product_operands<C, A, B>
-  void product(const product_call<C, A, B>&) noexcept {
-    if constexpr (kernel::mixed_operands<C, A, B>) workspace_ = sizeof(kernel::mixed_panels);
-  }
-  template <grouped_call Call>
-  void grouped(const Call& call) noexcept {
-    product(call.of(0, 0, 0));
-  }
-  /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
-
- private:
-  stream_type stream_;
-  std::size_t workspace_ = 0;
-};
-
 static_assert(compute_kit<host_kit<>, float> && compute_kit<host_kit<>, double>);
-static_assert(compute_kit<rehearsal_kit, float>);
-static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16> && multiplying_kit<rehearsal_kit, float, bf16, float>);
+static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16>);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -19507,8 +19461,8 @@ class frame_arithmetic {
 // ---- belay/step/engine.hpp
 //
 // The engine is what all steps of one rank share: memory for activations, a kit that computes, and the ledger. It knows
-// no ranks. `host_engine` computes. `rehearsal_engine` is the same type over addresses without memory and a kit that
-// does nothing; its peak and extent are the plan.
+// no ranks. `host_engine` computes. Over addresses without memory, with a stream of the policy `rehearsal`, its peak
+// and extent are the plan.
 //
 //   belay::tier_meters meters;
 //   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);
@@ -20027,11 +19981,6 @@ template <class Stream>
 struct watch_of {
   using type = no_watch;
 };
-template <class Stream>
-  requires requires { Stream::runs_nothing(); }
-struct watch_of<Stream> {
-  using type = rehearsal_watch;
-};
 template <traced_stream Stream>
 struct watch_of<Stream> {
   using type = switched_watch<Stream>;
@@ -20068,7 +20017,8 @@ class engine {
 
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
-  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096);
+  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::default_initializable<Kit>;
   /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
   /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
   /// obligations are live in one step.
@@ -20270,7 +20220,6 @@ class engine {
 };
 
 using host_engine = engine<host_pages, host_kit<>>;
-using rehearsal_engine = engine<reserved_addresses, rehearsal_kit>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -20314,6 +20263,7 @@ engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, const stream_
 
 template <memory_region Memory, compute_kit<float> Kit>
 engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, std::size_t max_leases, std::size_t max_obligations)
+  requires std::default_initializable<Kit>
     : meter_(&meter),
       max_leases_(max_leases),
       arena_(tier::device, std::move(activations), max_leases, meter),
@@ -40185,10 +40135,10 @@ run_of<Engine>::~run_of() = default;
 namespace belay::inline BELAY_ABI {
 
 /// The engine in which bodies are rehearsed that run on `Engine`: that itself, with streams of the policy `rehearsal`,
-/// where its kit has such; else one whose kit does nothing.
+/// where its kit has such; else that of the host.
 template <class Engine>
 struct rehearsed_engine {
-  using type = rehearsal_engine;
+  using type = host_engine;
 };
 template <class Engine>
   requires std::same_as<typename Engine::memory_type, host_pages> && has_stream_settings<Engine> &&
@@ -41256,7 +41206,7 @@ class adamw {
   gradient_buckets<T, Group>* buckets_;
   std::span<state_type> state_;
   tier tier_;
-  std::optional<Kit> own_kit_;  // where there is no engine
+  std::unique_ptr<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
   const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;
@@ -41359,7 +41309,7 @@ template <class T, class Group, class Kit, tier_file_calls Files>
 adamw<T, Group, Kit, Files>::adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets,
                                    const leased_state& state)
     : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
-  if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+  if constexpr (std::default_initializable<Kit>) own_kit_ = std::make_unique<Kit>();
   const kernel::fill<state_type> zeros{state_.data(), 0};
   const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
   if constexpr (works_on_device<Group>)
@@ -43254,8 +43204,8 @@ concept has_kit = requires {
 };
 
 /// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
-/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
-/// names, or with one that does nothing.
+/// has streams of the policy `rehearsal`. What runs on a device, or with a kit without such streams, is rehearsed with
+/// the kit of the host.
 template <class World, class Kit>
 struct engine_of {
   using type = engine<host_pages, Kit>;
@@ -43269,7 +43219,7 @@ struct engine_of<World, Kit> {
   using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
 };
 template <has_kit World>
-struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
+struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
 /// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
 template <class Kit, class World = void>
 using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;

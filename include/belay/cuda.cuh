@@ -6,7 +6,7 @@
 //
 //   #include "belay/cuda.cuh"
 //   belay::cuda::runtime_api gpu;
-//   belay::launch(belay::cuda::world(gpu, belay::host::world(2)), [](belay::rank& rank, belay::cuda_run& run) { ... });
+//   belay::launch(belay::cuda::world(gpu, belay::host::world(2)), [](belay::rank& rank, auto& run) { ... });
 #pragma once
 
 #include "belay/backend/cuda.hpp"

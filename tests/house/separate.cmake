@@ -79,13 +79,18 @@ if(NOT count EQUAL 4)
   message(SEND_ERROR "4 omissions were planted, ${count} were found: ${wrong}")
 endif()
 
-# The CMake function compiles all parts.
-file(STRINGS "${root}/${source_hpp}" parts REGEX "BELAY_SOURCE_PART == ")
-list(LENGTH parts count)
-file(STRINGS "${source_dir}/cmake/belay_core.cmake" range REGEX "foreach\\(part RANGE 1 ${count}\\)")
-if(NOT range)
-  message(SEND_ERROR "source.hpp has ${count} parts, belay_core.cmake compiles another number of them")
-endif()
+# The CMake functions compile all parts.
+foreach(core IN ITEMS "core ${source_hpp}" "cuda belay/cuda_source.cuh")
+  separate_arguments(core)
+  list(GET core 1 header)
+  file(STRINGS "${root}/${header}" parts REGEX "BELAY_SOURCE_PART == ")
+  list(LENGTH parts count)
+  list(GET core 0 name)
+  file(STRINGS "${source_dir}/cmake/belay_${name}.cmake" compiled REGEX "${header} ${count} ")
+  if(NOT compiled)
+    message(SEND_ERROR "${header} has ${count} parts, belay_${name}.cmake compiles another number of them")
+  endif()
+endforeach()
 
 set(separate -DBELAY_SEPARATE_COMPILATION -DBELAY_CHECKS=1 -c)
 file(WRITE "${work_dir}/first.cpp" "#include \"belay/backend/host.hpp\"

@@ -49,7 +49,7 @@ file(GLOB_RECURSE headers RELATIVE "${source_dir}/include" "${source_dir}/includ
 file(GLOB models RELATIVE "${source_dir}/include" "${source_dir}/tests/model/*.cpp")
 foreach(name IN LISTS headers models)
   file(STRINGS "${source_dir}/include/${name}" lines REGEX "^#include \"belay/|^namespace ")
-  string(REGEX REPLACE "\\.(ipp|cu)$" "" stem "${name}")
+  string(REGEX REPLACE "(\\.ipp|\\.cu|_source\\.cuh)$" "" stem "${name}")
   if(NOT "${lines}" MATCHES "namespace ")
     set(door_${name} 1)
   endif()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The engine is what all steps of one rank share: memory for activations, a kit that computes, and the ledger. It knows
-// no ranks. `host_engine` computes. Over addresses without memory, with a stream of the policy `rehearsal`, its peak and
-// extent are the plan.
+// no ranks. `host_engine` computes. Over addresses without memory, with a stream of the policy `rehearsal`, its peak
+// and extent are the plan.
 //
 //   belay::tier_meters meters;
 //   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);

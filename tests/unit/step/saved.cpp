@@ -227,8 +227,7 @@ TEST_CASE("a rehearsal walks the same code, runs nothing, and reaches the same p
   bench b;
   scaling layer{2};
   belay::tier_meter planned;
-  belay::host_engine rehearsal{
-      belay::reserved_addresses{std::size_t{1} << 30}, planned, {belay::stream_policy::rehearsal}, 0};
+  belay::host_engine rehearsal{belay::reserved_addresses(1 << 30), planned, {belay::stream_policy::rehearsal}, 0};
   auto body = [&](auto& engine) {
     belay::step step{engine};
     auto one = belay::forward(step, layer, b.x);
