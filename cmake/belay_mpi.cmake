@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# belay::mpi, where CMake finds MPI: what a program links that includes belay/backend/mpi.hpp. Serves both this
-# project and those who find it installed.
+# belay::mpi, where CMake finds MPI: what a program links that includes belay/backend/mpi.hpp. It has a core, compiled once
+# in this build as that of belay::belay is. Serves both this project and those who find it installed.
 if(NOT TARGET belay::mpi)
   set(MPI_CXX_SKIP_MPICXX TRUE)  # the C++ bindings were removed from the standard long ago
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     add_library(belay_mpi INTERFACE)
     add_library(belay::mpi ALIAS belay_mpi)
-    target_link_libraries(belay_mpi INTERFACE belay::belay MPI::MPI_CXX)
+    belay_compiled_parts(belay_mpi_core belay/backend/mpi/source.hpp 1 cpp)
+    target_link_libraries(belay_mpi_core PUBLIC belay::belay MPI::MPI_CXX)
+    target_link_libraries(belay_mpi INTERFACE belay_mpi_core)
   endif()
 endif()

@@ -42805,14 +42805,10 @@ parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, sto
 //
 // A parameter store out of its class: a program links those of ranks of the host, and compiles others.
 
-// ---- belay/train/tensor_copies.hpp
-//
-// What the ranks of a tensor axis must agree on, compared once: the list of parameters, and the first values of those
-// that the axis does not cut. Otherwise copies drift apart, and the loss is merely worse.
-
 namespace belay::inline BELAY_ABI {
 
-/// The parameters of one rank of a tensor axis.
+/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
+/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
 template <class T>
 class tensor_copies {
  public:
@@ -42856,10 +42852,6 @@ class tensor_copies {
   std::vector<const parameter_base<T>*> parameters_;
   std::vector<std::uint64_t> kinds_, values_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 template <class Run, class Precision>
 double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {

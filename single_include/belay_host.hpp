@@ -42807,14 +42807,10 @@ parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, sto
 //
 // A parameter store out of its class: a program links those of ranks of the host, and compiles others.
 
-// ---- belay/train/tensor_copies.hpp
-//
-// What the ranks of a tensor axis must agree on, compared once: the list of parameters, and the first values of those
-// that the axis does not cut. Otherwise copies drift apart, and the loss is merely worse.
-
 namespace belay::inline BELAY_ABI {
 
-/// The parameters of one rank of a tensor axis.
+/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
+/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
 template <class T>
 class tensor_copies {
  public:
@@ -42858,10 +42854,6 @@ class tensor_copies {
   std::vector<const parameter_base<T>*> parameters_;
   std::vector<std::uint64_t> kinds_, values_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 template <class Run, class Precision>
 double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
@@ -47756,42 +47748,6 @@ BELAY_DECL void all_to_all_v_by_rendezvous(collective_context call, const finger
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/collectives/broadcast.ipp
-//
-// Larger broadcasts, on bytes.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL void broadcast_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
-                                        const where& at) {
-  collective_endpoint& me = *call.endpoint;
-  const std::size_t bytes = print.bytes();
-  const int root = print.root;
-  const bool is_root = me.rank() == root;
-  me.enter_rendezvous(call_buffers{print, inout, bytes, inout, bytes}, call.limit, at);
-  const auto [how, by] = variant_of(me, bytes);
-  if (root_stores(me, how, bytes, most_stored_by_free_root)) {
-    if (is_root) me.copies().copy_by(by, me.output_of(1 - root), inout, bytes);
-  } else if (how != algorithm::staged) {
-    const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
-    if (!is_root) me.fetch(root, me.descriptor_of(root).input, 0, inout, fetched, by);
-    for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
-      if (q != root) me.copies().copy_by(by, me.output_of(q) + fetched, inout + fetched, bytes - fetched);
-    }
-  } else {
-    for (bounce_rounds now(me, bytes, 1); now.left(); now.advance()) {
-      if (is_root) now.stage(0, inout, bytes);
-      me.pass_round();
-      if (!is_root) me.copies().copy(inout + now.first(), now.part_of(root, 0), now.clipped(bytes));
-    }
-  }
-  me.exit_rendezvous();
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/backend/host/collectives/call.ipp
 //
 // Which way a collective goes: an eager round, or its rendezvous.
@@ -47966,84 +47922,6 @@ BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmet
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/collectives/gather.ipp
-//
-// Larger gathers, on bytes.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
-                                     std::byte* out, const where& at) {
-  collective_endpoint& me = *call.endpoint;
-  const std::size_t each = print.bytes();
-  const int root = print.root;
-  const bool is_root = me.rank() == root;
-  const std::size_t all = is_root ? each * index_of(me.size()) : 0;
-  me.enter_rendezvous(call_buffers{print, in, each, out, all}, call.limit, at);
-  const auto [how, by] = variant_of(me, each);
-  if (how != algorithm::staged && how != algorithm::cma) {
-    const call_descriptor& roots = me.descriptor_of(root);
-    const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
-    const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
-    std::byte* const place = me.output_of(root) + each * index_of(me.rank());
-    if (place != in) me.copies().copy_by(by, place, in, stored);
-    for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
-      if (q != root) me.copies().copy_by(by, out + each * index_of(q) + stored, me.input_of(q) + stored, each - stored);
-    }
-  } else if (how == algorithm::cma) {
-    for (int q = 0; q < me.size() && is_root; ++q, out += each) {
-      if (q != root || out != in) me.fetch(q, me.descriptor_of(q).input, 0, out, each);
-    }
-  } else {
-    for (bounce_rounds now(me, each, 1); now.left(); now.advance()) {
-      now.stage(0, in, each);
-      me.pass_round();
-      for (int q = 0; q < me.size() && is_root; ++q) {
-        me.copies().copy(out + index_of(q) * each + now.first(), now.part_of(q, 0), now.clipped(each));
-      }
-    }
-  }
-  me.exit_rendezvous();
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/collectives/reduce.ipp
-//
-// Larger reduces, on bytes.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
-                                     const std::byte* in, std::byte* out, const where& at) {
-  collective_endpoint& me = *call.endpoint;
-  const std::size_t bytes = print.bytes();
-  const bool is_root = me.rank() == print.root;
-  me.enter_rendezvous(call_buffers{print, in, bytes, out, is_root ? bytes : 0}, call.limit, at);
-  const variant chosen = variant_of(me, bytes, {.root_reduces = true});
-  if (chosen.how == algorithm::cma) {
-    if (is_root) reduce_fetched(me, how, 0, out, bytes);
-  } else if (chosen.how == algorithm::staged) {
-    for (bounce_rounds now(me, bytes, 1, how.element_bytes); now.left(); now.advance()) {
-      now.stage(0, in, bytes);
-      me.pass_round();
-      for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = now.part_of(q, 0);
-      if (is_root) reduce_sources_into(me, how, out + now.first(), now.clipped(bytes));
-    }
-  } else {
-    const byte_range mine = slice_of(print.count, how.element_bytes, me.rank(), me.size());
-    use_inputs(me, mine.first);
-    reduce_sources_into(me, how, me.output_of(print.root) + mine.first, mine.bytes, bytes, chosen.by);
-  }
-  me.exit_rendezvous();
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/backend/host/collectives/reduce_scatter.ipp
 //
 // Larger reduce_scatters, on bytes.
@@ -48098,12 +47976,96 @@ BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fi
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/collectives/scatter.ipp
+// ---- belay/backend/host/collectives/rooted.ipp
 //
-// Larger scatters, on bytes.
+// Larger collectives that have a root, on bytes: broadcasts, reduces, gathers and scatters.
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+BELAY_DECL void broadcast_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
+                                        const where& at) {
+  collective_endpoint& me = *call.endpoint;
+  const std::size_t bytes = print.bytes();
+  const int root = print.root;
+  const bool is_root = me.rank() == root;
+  me.enter_rendezvous(call_buffers{print, inout, bytes, inout, bytes}, call.limit, at);
+  const auto [how, by] = variant_of(me, bytes);
+  if (root_stores(me, how, bytes, most_stored_by_free_root)) {
+    if (is_root) me.copies().copy_by(by, me.output_of(1 - root), inout, bytes);
+  } else if (how != algorithm::staged) {
+    const std::size_t fetched = copied_by_peers(me, how, bytes, most_stored_by_free_root);
+    if (!is_root) me.fetch(root, me.descriptor_of(root).input, 0, inout, fetched, by);
+    for (int q = 0; q < me.size() && is_root && fetched < bytes; ++q) {
+      if (q != root) me.copies().copy_by(by, me.output_of(q) + fetched, inout + fetched, bytes - fetched);
+    }
+  } else {
+    for (bounce_rounds now(me, bytes, 1); now.left(); now.advance()) {
+      if (is_root) now.stage(0, inout, bytes);
+      me.pass_round();
+      if (!is_root) me.copies().copy(inout + now.first(), now.part_of(root, 0), now.clipped(bytes));
+    }
+  }
+  me.exit_rendezvous();
+}
+
+BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
+                                     std::byte* out, const where& at) {
+  collective_endpoint& me = *call.endpoint;
+  const std::size_t each = print.bytes();
+  const int root = print.root;
+  const bool is_root = me.rank() == root;
+  const std::size_t all = is_root ? each * index_of(me.size()) : 0;
+  me.enter_rendezvous(call_buffers{print, in, each, out, all}, call.limit, at);
+  const auto [how, by] = variant_of(me, each);
+  if (how != algorithm::staged && how != algorithm::cma) {
+    const call_descriptor& roots = me.descriptor_of(root);
+    const bool in_place = roots.input.is_at(roots.output, each * index_of(root));
+    const std::size_t stored = in_place ? copied_by_peers(me, how, each, most_stored_by_root) : each;
+    std::byte* const place = me.output_of(root) + each * index_of(me.rank());
+    if (place != in) me.copies().copy_by(by, place, in, stored);
+    for (int q = 0; q < me.size() && is_root && stored < each; ++q) {
+      if (q != root) me.copies().copy_by(by, out + each * index_of(q) + stored, me.input_of(q) + stored, each - stored);
+    }
+  } else if (how == algorithm::cma) {
+    for (int q = 0; q < me.size() && is_root; ++q, out += each) {
+      if (q != root || out != in) me.fetch(q, me.descriptor_of(q).input, 0, out, each);
+    }
+  } else {
+    for (bounce_rounds now(me, each, 1); now.left(); now.advance()) {
+      now.stage(0, in, each);
+      me.pass_round();
+      for (int q = 0; q < me.size() && is_root; ++q) {
+        me.copies().copy(out + index_of(q) * each + now.first(), now.part_of(q, 0), now.clipped(each));
+      }
+    }
+  }
+  me.exit_rendezvous();
+}
+
+BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
+                                     const std::byte* in, std::byte* out, const where& at) {
+  collective_endpoint& me = *call.endpoint;
+  const std::size_t bytes = print.bytes();
+  const bool is_root = me.rank() == print.root;
+  me.enter_rendezvous(call_buffers{print, in, bytes, out, is_root ? bytes : 0}, call.limit, at);
+  const variant chosen = variant_of(me, bytes, {.root_reduces = true});
+  if (chosen.how == algorithm::cma) {
+    if (is_root) reduce_fetched(me, how, 0, out, bytes);
+  } else if (chosen.how == algorithm::staged) {
+    for (bounce_rounds now(me, bytes, 1, how.element_bytes); now.left(); now.advance()) {
+      now.stage(0, in, bytes);
+      me.pass_round();
+      for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = now.part_of(q, 0);
+      if (is_root) reduce_sources_into(me, how, out + now.first(), now.clipped(bytes));
+    }
+  } else {
+    const byte_range mine = slice_of(print.count, how.element_bytes, me.rank(), me.size());
+    use_inputs(me, mine.first);
+    reduce_sources_into(me, how, me.output_of(print.root) + mine.first, mine.bytes, bytes, chosen.by);
+  }
+  me.exit_rendezvous();
+}
 
 BELAY_DECL void scatter_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                       std::byte* out, const where& at) {
@@ -49559,7 +49521,7 @@ class group : public basic_group<group, collectives> {
 }  // namespace host
 
 #if defined(BELAY_SEPARATE_COMPILATION)
-extern template class async_stream<host::world_status>;  // see group.ipp
+extern template class async_stream<host::world_status>;
 #endif
 
 }  // namespace belay::inline BELAY_ABI

@@ -83,14 +83,10 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/backend/host/collectives/all_gather.ipp"
 #include "belay/backend/host/collectives/all_reduce.ipp"
 #include "belay/backend/host/collectives/all_to_all.ipp"
-#include "belay/backend/host/collectives/broadcast.ipp"
 #include "belay/backend/host/collectives/call.ipp"
-#include "belay/backend/host/collectives/gather.ipp"
-#include "belay/backend/host/collectives/reduce.ipp"
 #include "belay/backend/host/collectives/reduce_scatter.ipp"
-#include "belay/backend/host/collectives/scatter.ipp"
+#include "belay/backend/host/collectives/rooted.ipp"
 #include "belay/backend/host/copy/calibration.ipp"
-#include "belay/backend/host/group.ipp"
 #include "belay/backend/host/memory/address_map.ipp"
 #include "belay/backend/host/memory/control_block.ipp"
 #include "belay/backend/host/memory/memory_segment.ipp"
@@ -100,6 +96,12 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/backend/host/rendezvous/group_state.ipp"
 #include "belay/backend/host/tuning/online_tuner.ipp"
 #include "belay/backend/host/world.ipp"
+
+namespace belay::inline BELAY_ABI {
+
+template class async_stream<host::world_status>;
+
+}  // namespace belay::inline BELAY_ABI
 #endif
 
 // Steps and launches, files and checkpoints.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/mpi/failure/peer_history.hpp"
+#include "belay/backend/mpi/failure/world_status.hpp"
 
 #include <doctest/doctest.h>
 

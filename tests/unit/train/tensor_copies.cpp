@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // What ranks of a tensor axis must have alike, and which of them is told what.
-#include "belay/train/tensor_copies.hpp"
+#include "belay/train/store.hpp"
 
 #include <doctest/doctest.h>
 

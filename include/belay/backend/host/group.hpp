@@ -104,7 +104,7 @@ class group : public basic_group<group, collectives> {
 }  // namespace host
 
 #if defined(BELAY_SEPARATE_COMPILATION)
-extern template class async_stream<host::world_status>;  // see group.ipp
+extern template class async_stream<host::world_status>;
 #endif
 
 }  // namespace belay::inline BELAY_ABI

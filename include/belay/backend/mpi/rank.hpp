@@ -52,8 +52,7 @@ class group : public basic_group<group, collectives> {
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
     if (alone()) return;
-    run_collective(collective_context(state(), lane_of_call(operation::make_symmetric, at), limit()),
-                   op_call::make_symmetric(bytes, at));
+    collectives::run(state(), lane_of_call(operation::make_symmetric, at), limit(), op_call::make_symmetric(bytes, at));
   }
 };
 

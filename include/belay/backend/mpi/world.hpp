@@ -49,14 +49,7 @@ class world {
  public:
   /// Throws `usage_error` where MPI provides less than MPI_THREAD_MULTIPLE, `input_error` if BELAY_TIMEOUT makes no
   /// sense.
-  explicit world(world_options options = {}, where at = where::current()) : options_(options) {
-    if (options_.timeout.count() == 0) options_.timeout = std::chrono::duration<double>(timeout_of_environment());
-    static_cast<void>(checked_timeout(options_.timeout, at));
-    static_cast<void>(checked_timeout(options_.stall, at));
-    runtime_.emplace(at);
-    MPI_Comm_rank(options_.communicator, &number_);
-    MPI_Comm_size(options_.communicator, &size_);
-  }
+  explicit world(world_options options = {}, where at = where::current());
 
   /// This process's rank and the number of all.
   [[nodiscard]] int number() const noexcept { return number_; }
@@ -82,76 +75,10 @@ class world {
   }
 
   /// Runs the body as this process's rank, a `belay::rank`: what `launch` does.
-  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) {
-    const auto as_rank = [&](rank& self) {
-      belay::rank of_body(self);
-      body(of_body);
-    };
-    run_rank(as_rank, at);
-  }
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current());
 
  private:
-  template <class Body>
-  void run_rank(Body body, where at) {
-    if (runtime_->finalised()) throw usage_error("this world has been run, and MPI is finalised", at);
-    const time_limits limits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
-    const auto progress = std::make_shared<mpi_progress>(options_.communicator, limits, at);
-    std::exception_ptr failure;
-    try {
-      rank self(progress);
-      try {
-        body(self);
-      } catch (...) {
-        failure = std::current_exception();
-        if (progress->home()->here()) abort(*progress, text_of(failure), kind_of(failure));
-      }
-      if (!progress->home()->here()) end_forked_child(number_, text_of(failure).c_str());
-      progress->post_exit(lane::caller);
-      self.finish();
-      progress->post_exit(lane::stream);
-      progress->close({operation::none, 0, 0, 0, at});
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-    progress->reporter().report_at_exit();
-    if (!progress->process_gone()) {
-      const auto limit = lesser_of<clock::duration>(limits.timeout, std::chrono::seconds(10));
-      runtime_->finalise(limit, text_of(failure), [&] { progress->reporter().report_now(); });
-    }
-    progress->end();
-    if (failure) std::rethrow_exception(failure);
-  }
-
-  static std::string text_of(const std::exception_ptr& failure) {
-    if (!failure) return {};
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& problem) {
-      return printable_what(problem);
-    } catch (...) {
-      return "an exception that is no std::exception";
-    }
-  }
-
-  static error_kind kind_of(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& problem) {
-      return belay::kind_of(problem);
-    } catch (...) {
-      return error_kind::other;
-    }
-  }
-
-  static void abort(mpi_progress& progress, const std::string& what, error_kind kind) {
-    const flight_record last = progress.recorder(lane::caller).last();
-    abort_cause why{comm_fault::peer_failed,
-                    {progress.number()},
-                    "rank " + std::to_string(progress.number()) + " threw " + last.text() + ": " + what,
-                    last.site};
-    why.thrown = kind;
-    progress.abort(std::move(why));
-  }
+  void run_rank(function_ref<void(rank&)> body, where at);
 
   world_options options_;
   std::optional<mpi_runtime> runtime_;
@@ -161,3 +88,14 @@ class world {
 
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/mpi/world.ipp"  // IWYU pragma: export
+#else
+namespace belay::inline BELAY_ABI {
+extern template class async_stream<mpi::mpi_progress>;
+extern template class basic_group<mpi::group, mpi::collectives>;
+extern template class typed_group<mpi::group>;
+extern template class typed_rank<mpi::rank>;
+}  // namespace belay::inline BELAY_ABI
+#endif

@@ -242,10 +242,7 @@ class bounce_rounds {
 #include "belay/backend/host/collectives/all_gather.ipp"      // IWYU pragma: export
 #include "belay/backend/host/collectives/all_reduce.ipp"      // IWYU pragma: export
 #include "belay/backend/host/collectives/all_to_all.ipp"      // IWYU pragma: export
-#include "belay/backend/host/collectives/broadcast.ipp"       // IWYU pragma: export
 #include "belay/backend/host/collectives/call.ipp"            // IWYU pragma: export
-#include "belay/backend/host/collectives/gather.ipp"          // IWYU pragma: export
-#include "belay/backend/host/collectives/reduce.ipp"          // IWYU pragma: export
 #include "belay/backend/host/collectives/reduce_scatter.ipp"  // IWYU pragma: export
-#include "belay/backend/host/collectives/scatter.ipp"         // IWYU pragma: export
+#include "belay/backend/host/collectives/rooted.ipp"          // IWYU pragma: export
 #endif
