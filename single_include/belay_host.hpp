@@ -44832,7 +44832,20 @@ struct spin_policy {
 };
 
 /// Polls of a spin that take `time` on this machine: the pause instruction differs much between processors.
-[[nodiscard]] BELAY_DECL int spins_in(std::chrono::nanoseconds time) noexcept;
+[[nodiscard, gnu::cold]] inline int spins_in(std::chrono::nanoseconds time) noexcept {
+  using clock = std::chrono::steady_clock;
+  constexpr int polls = 400;
+  auto fastest = largest_value<std::chrono::nanoseconds>;
+  for (int round = 0; round < 3; ++round) {  // the fastest round was not interrupted
+    const auto before = clock::now();
+    for (int i = 0; i < polls; ++i) relax();
+    const auto after = clock::now();
+    if (after - before < fastest) fastest = after - before;
+  }
+  const auto each = static_cast<double>(fastest.count() > 0 ? fastest.count() : 1) / polls;
+  const double count = static_cast<double>(time.count()) / each;
+  return count > 1e9 ? 1'000'000'000 : static_cast<int>(count) + 1;
+}
 
 /// Returns true when `done(order)`, which loads with that memory order, is true: polls by the spin policy first, then
 /// sleeps on `doorbell`. Before each sleep `interrupted()` is asked; where it is true, the wait ends with a last poll.
@@ -44853,29 +44866,6 @@ template <sharing Sharing, class Atomics, class Kernel, class Done, class Interr
     if (interrupted()) return done(std::memory_order_acquire);
     doorbell.wait_unless(done, key, wait_slice_ns);
   }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/event_count.ipp
-//
-// The duration of one poll of a spin, measured.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL int spins_in(std::chrono::nanoseconds time) noexcept {
-  using clock = std::chrono::steady_clock;
-  constexpr int polls = 400;
-  auto fastest = largest_value<std::chrono::nanoseconds>;
-  for (int round = 0; round < 3; ++round) {  // the fastest round was not interrupted
-    const auto before = clock::now();
-    for (int i = 0; i < polls; ++i) relax();
-    const auto after = clock::now();
-    if (after - before < fastest) fastest = after - before;
-  }
-  const auto each = static_cast<double>(fastest.count() > 0 ? fastest.count() : 1) / polls;
-  const double count = static_cast<double>(time.count()) / each;
-  return count > 1e9 ? 1'000'000'000 : static_cast<int>(count) + 1;
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
 
 #include <doctest/doctest.h>
 

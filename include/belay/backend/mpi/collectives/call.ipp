@@ -15,7 +15,7 @@
 
 #include "belay/backend/mpi/collectives/call.hpp"
 #include "belay/backend/mpi/p2p/transfers.hpp"
-#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/abort_cause.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The bytes of an operation, and grouped sends and receives between pairs. Bytes go through bounce buffers, chunk by
-// chunk: when an operation fails, its rank gets its memory back at once although the MPI library may still read what was
-// sent, and what arrives late is not written to it. A chunk of a peer is delivered only after the same range to that
-// peer has been copied out, so parts may change places in one buffer. Of a pair the sender requests to send, the
+// chunk: when an operation fails, its rank gets its memory back at once although the MPI library may still read what
+// was sent, and what arrives late is not written to it. A chunk of a peer is delivered only after the same range to
+// that peer has been copied out, so parts may change places in one buffer. Of a pair the sender requests to send, the
 // receiver compares the request with what it expects and clears it, and only then bytes move; so a transfer is over on
 // both sides only when it has met its partner, and a pair that disagrees has written nothing.
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/communicator.hpp"

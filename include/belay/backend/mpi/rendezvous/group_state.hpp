@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/progress/control_channel.hpp"
+#include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/start_order.hpp"
