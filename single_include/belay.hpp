@@ -3448,21 +3448,22 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-/// Whether a communicator offers an operation; where it does not, a sentence ends the compilation.
-template <bool Offered>
+/// Whether a communicator offers an operation; where it does not, or is none, a sentence ends the compilation.
+template <class Group, bool Offered>
 constexpr bool is_offered() {
-  static_assert(Offered, "this communicator does not offer this operation for such elements");
+  static_assert(communicator<Group>, "a collective needs a group of ranks, such as rank.world() or mesh.data()");
+  static_assert(Offered || !communicator<Group>, "this communicator does not offer this operation for such elements");
   return Offered;
 }
 /// Whether a communicator offers a reduction; where it does not, a sentence ends the compilation: first about tags that
 /// are no reduction, and elements that no communicator reduces.
-template <class T, class Op, bool Offered>
+template <class Group, class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
                 "a reduction is belay::sum, belay::product, belay::minimum, belay::maximum or belay::average");
   static_assert(reducible<T>,
                 "integers, float, double, bf16 and fp16 can be reduced; formats of 8 bits are moved, never reduced");
-  if constexpr (reduction_tag<Op> && reducible<T>) return is_offered<Offered>();
+  if constexpr (reduction_tag<Op> && reducible<T>) return is_offered<Group, Offered>();
   return false;
 }
 
@@ -3483,13 +3484,13 @@ pending start_barrier(const Group& group, const start_order& at = where::current
 /// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
     group.all_reduce(elements_of(inout), op, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.start_all_reduce(elements_of(inout), op, at); }>()) {
     return group.start_all_reduce(elements_of(inout), op, at);
   }
@@ -3498,7 +3499,7 @@ pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_
 /// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Out>, Op,
                                      requires { group.reduce_scatter(elements_of(in), elements_of(out), op, at); }>()) {
     group.reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
@@ -3506,7 +3507,7 @@ void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
                              const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, requires {
+  if constexpr (is_offered_reduction<Group, element_of<Out>, Op, requires {
                   group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
                 }>()) {
     return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
@@ -3518,7 +3519,7 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.reduce_scatter_v(elements_of(inout), counts, op, at); }>()) {
     group.reduce_scatter_v(elements_of(inout), counts, op, at);
   }
@@ -3526,7 +3527,7 @@ void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::s
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                                const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, requires {
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op, requires {
                   group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
                 }>()) {
     return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
@@ -3536,14 +3537,14 @@ pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<con
 /// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.reduce(elements_of(inout), op, root, at); }>()) {
     group.reduce(elements_of(inout), op, root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.start_reduce(elements_of(inout), op, root, at); }>()) {
     return group.start_reduce(elements_of(inout), op, root, at);
   }
@@ -3552,13 +3553,13 @@ pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const 
 /// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<Group, can_all_gather<Group, element_of<Out>>>()) {
     group.all_gather(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_gather(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_gather(elements_of(in), elements_of(out), at);
   }
 }
@@ -3568,14 +3569,14 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
-  if constexpr (is_offered<requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
     group.all_gather_v(elements_of(inout), counts, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                            const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
     return group.start_all_gather_v(elements_of(inout), counts, at);
   }
 }
@@ -3583,13 +3584,13 @@ pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const s
 /// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
     group.all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_to_all(elements_of(in), elements_of(out), at);
   }
 }
@@ -3599,7 +3600,7 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
-  if constexpr (is_offered<requires {
+  if constexpr (is_offered<Group, requires {
                   group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
                 }>()) {
     group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
@@ -3608,7 +3609,7 @@ void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t>
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                            std::span<const std::size_t> receive_counts, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires {
+  if constexpr (is_offered<Group, requires {
                   group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
                 }>()) {
     return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
@@ -3618,13 +3619,13 @@ pending start_all_to_all_v(const Group& group, const In& in, std::span<const std
 /// The `inout` of rank `root`, on all ranks.
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.broadcast(elements_of(inout), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.broadcast(elements_of(inout), root, at); }>()) {
     group.broadcast(elements_of(inout), root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_broadcast(const Group& group, Buffer&& inout, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
     return group.start_broadcast(elements_of(inout), root, at);
   }
 }
@@ -3632,13 +3633,13 @@ pending start_broadcast(const Group& group, Buffer&& inout, int root, const star
 /// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
     group.gather(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_gather(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_gather(elements_of(in), elements_of(out), root, at);
   }
 }
@@ -3646,13 +3647,13 @@ pending start_gather(const Group& group, const In& in, Out&& out, int root, cons
 /// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
     group.scatter(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_scatter(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_scatter(elements_of(in), elements_of(out), root, at);
   }
 }
@@ -33322,8 +33323,11 @@ layout lay_out(const std::vector<declaration>& tensors, const metadata_list& abo
     text += '}';
   }
   std::uint64_t begin = 0;
+  std::set<std::string_view> names;
   for (const declaration& each : tensors) {
     std::uint64_t bytes = 0;
+    if (!names.insert(each.name).second)
+      throw usage_error("tensor " + printable(each.name) + " is declared twice", at);
     if (each.name == "__metadata__") throw usage_error("no tensor can be called __metadata__", at);
     if (!size_in_bytes(each.type, each.shape, bytes) || __builtin_add_overflow(begin, bytes, &result.data_bytes)) {
       throw usage_error("the size of tensor " + each.name + " overflows or ends inside a byte", at);
@@ -34846,6 +34850,13 @@ class basic_writer {
     constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
     if constexpr (has_dtype) write_units({name, stored_as<T>, sizeof(T), first_element}, std::as_bytes(source), at);
+  }
+
+  /// Of elements that are not const.
+  template <class Elements>
+    requires std::same_as<Elements, std::span<std::remove_const_t<typename Elements::element_type>>>
+  void write(std::string_view name, std::uint64_t first_element, Elements source, where at = where::current()) {
+    write(name, first_element, std::span<const typename Elements::element_type>(source), at);
   }
 
   /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.

@@ -297,8 +297,8 @@ void prepared_run::finish(const summary& end) {
   char words[256];
   std::string out;
   if (end.final_loss) {
-    std::snprintf(words, sizeof words, "\n%zu steps, loss %.4f nats a byte, %.0f tokens/s\n", end.steps,
-                  *end.final_loss, end.tokens_per_s.value_or(0));
+    std::snprintf(words, sizeof words, "\n%zu step%s, loss %.4f nats a byte, %.0f tokens/s\n", end.steps,
+                  end.steps == 1 ? "" : "s", *end.final_loss, end.tokens_per_s.value_or(0));
     out += words;
     if (end.mean_of_last) {
       std::snprintf(words, sizeof words, "mean loss of the last 10 steps: %.4f\n", *end.mean_of_last);

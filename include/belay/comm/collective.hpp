@@ -47,21 +47,22 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-/// Whether a communicator offers an operation; where it does not, a sentence ends the compilation.
-template <bool Offered>
+/// Whether a communicator offers an operation; where it does not, or is none, a sentence ends the compilation.
+template <class Group, bool Offered>
 constexpr bool is_offered() {
-  static_assert(Offered, "this communicator does not offer this operation for such elements");
+  static_assert(communicator<Group>, "a collective needs a group of ranks, such as rank.world() or mesh.data()");
+  static_assert(Offered || !communicator<Group>, "this communicator does not offer this operation for such elements");
   return Offered;
 }
 /// Whether a communicator offers a reduction; where it does not, a sentence ends the compilation: first about tags that
 /// are no reduction, and elements that no communicator reduces.
-template <class T, class Op, bool Offered>
+template <class Group, class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
                 "a reduction is belay::sum, belay::product, belay::minimum, belay::maximum or belay::average");
   static_assert(reducible<T>,
                 "integers, float, double, bf16 and fp16 can be reduced; formats of 8 bits are moved, never reduced");
-  if constexpr (reduction_tag<Op> && reducible<T>) return is_offered<Offered>();
+  if constexpr (reduction_tag<Op> && reducible<T>) return is_offered<Group, Offered>();
   return false;
 }
 
@@ -82,13 +83,13 @@ pending start_barrier(const Group& group, const start_order& at = where::current
 /// `inout` of all ranks, element by element, on all of them; every rank gets the same bits.
 template <class Group, contiguous_buffer Buffer, class Op>
 void all_reduce(const Group& group, Buffer&& inout, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op, can_all_reduce<Group, element_of<Buffer>, Op>>()) {
     group.all_reduce(elements_of(inout), op, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.start_all_reduce(elements_of(inout), op, at); }>()) {
     return group.start_all_reduce(elements_of(inout), op, at);
   }
@@ -97,7 +98,7 @@ pending start_all_reduce(const Group& group, Buffer&& inout, Op op, const start_
 /// Element by element over all ranks; rank r gets the r-th part of `in`, of the length of `out`.
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Out>, Op,
                                      requires { group.reduce_scatter(elements_of(in), elements_of(out), op, at); }>()) {
     group.reduce_scatter(elements_of(in), elements_of(out), op, at);
   }
@@ -105,7 +106,7 @@ void reduce_scatter(const Group& group, const In& in, Out&& out, Op op, where at
 template <class Group, contiguous_buffer In, contiguous_buffer Out, class Op>
 pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
                              const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Out>, Op, requires {
+  if constexpr (is_offered_reduction<Group, element_of<Out>, Op, requires {
                   group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
                 }>()) {
     return group.start_reduce_scatter(elements_of(in), elements_of(out), op, at);
@@ -117,7 +118,7 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                       where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.reduce_scatter_v(elements_of(inout), counts, op, at); }>()) {
     group.reduce_scatter_v(elements_of(inout), counts, op, at);
   }
@@ -125,7 +126,7 @@ void reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::s
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts, Op op,
                                const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op, requires {
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op, requires {
                   group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
                 }>()) {
     return group.start_reduce_scatter_v(elements_of(inout), counts, op, at);
@@ -135,14 +136,14 @@ pending start_reduce_scatter_v(const Group& group, Buffer&& inout, std::span<con
 /// `inout` of all ranks, element by element, on rank `root`; the others keep what they held.
 template <class Group, contiguous_buffer Buffer, class Op>
 void reduce(const Group& group, Buffer&& inout, Op op, int root, where at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.reduce(elements_of(inout), op, root, at); }>()) {
     group.reduce(elements_of(inout), op, root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer, class Op>
 pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered_reduction<element_of<Buffer>, Op,
+  if constexpr (is_offered_reduction<Group, element_of<Buffer>, Op,
                                      requires { group.start_reduce(elements_of(inout), op, root, at); }>()) {
     return group.start_reduce(elements_of(inout), op, root, at);
   }
@@ -151,13 +152,13 @@ pending start_reduce(const Group& group, Buffer&& inout, Op op, int root, const 
 /// The `in` of all ranks one after another, on all of them; `out` is as long as all together.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_gather(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<can_all_gather<Group, element_of<Out>>>()) {
+  if constexpr (is_offered<Group, can_all_gather<Group, element_of<Out>>>()) {
     group.all_gather(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_gather(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_gather(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_gather(elements_of(in), elements_of(out), at);
   }
 }
@@ -167,14 +168,14 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
 template <class Group, contiguous_buffer Buffer>
 void all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                   where at = where::current()) {
-  if constexpr (is_offered<requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.all_gather_v(elements_of(inout), counts, at); }>()) {
     group.all_gather_v(elements_of(inout), counts, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const std::size_t> counts,
                            const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_gather_v(elements_of(inout), counts, at); }>()) {
     return group.start_all_gather_v(elements_of(inout), counts, at);
   }
 }
@@ -182,13 +183,13 @@ pending start_all_gather_v(const Group& group, Buffer&& inout, std::span<const s
 /// Part q of rank r's `in` becomes part r of rank q's `out`: parts of one length.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all(const Group& group, const In& in, Out&& out, where at = where::current()) {
-  if constexpr (is_offered<requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.all_to_all(elements_of(in), elements_of(out), at); }>()) {
     group.all_to_all(elements_of(in), elements_of(out), at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all(const Group& group, const In& in, Out&& out, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_all_to_all(elements_of(in), elements_of(out), at); }>()) {
     return group.start_all_to_all(elements_of(in), elements_of(out), at);
   }
 }
@@ -198,7 +199,7 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                   std::span<const std::size_t> receive_counts, where at = where::current()) {
-  if constexpr (is_offered<requires {
+  if constexpr (is_offered<Group, requires {
                   group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
                 }>()) {
     group.all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
@@ -207,7 +208,7 @@ void all_to_all_v(const Group& group, const In& in, std::span<const std::size_t>
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_all_to_all_v(const Group& group, const In& in, std::span<const std::size_t> send_counts, Out&& out,
                            std::span<const std::size_t> receive_counts, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires {
+  if constexpr (is_offered<Group, requires {
                   group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
                 }>()) {
     return group.start_all_to_all_v(elements_of(in), send_counts, elements_of(out), receive_counts, at);
@@ -217,13 +218,13 @@ pending start_all_to_all_v(const Group& group, const In& in, std::span<const std
 /// The `inout` of rank `root`, on all ranks.
 template <class Group, contiguous_buffer Buffer>
 void broadcast(const Group& group, Buffer&& inout, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.broadcast(elements_of(inout), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.broadcast(elements_of(inout), root, at); }>()) {
     group.broadcast(elements_of(inout), root, at);
   }
 }
 template <class Group, contiguous_buffer Buffer>
 pending start_broadcast(const Group& group, Buffer&& inout, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_broadcast(elements_of(inout), root, at); }>()) {
     return group.start_broadcast(elements_of(inout), root, at);
   }
 }
@@ -231,13 +232,13 @@ pending start_broadcast(const Group& group, Buffer&& inout, int root, const star
 /// The `in` of all ranks one after another, on rank `root`; on others `out` may be empty.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void gather(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.gather(elements_of(in), elements_of(out), root, at); }>()) {
     group.gather(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_gather(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_gather(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_gather(elements_of(in), elements_of(out), root, at);
   }
 }
@@ -245,13 +246,13 @@ pending start_gather(const Group& group, const In& in, Out&& out, int root, cons
 /// Part r of rank `root`'s `in`, on rank r; on others `in` may be empty.
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 void scatter(const Group& group, const In& in, Out&& out, int root, where at = where::current()) {
-  if constexpr (is_offered<requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.scatter(elements_of(in), elements_of(out), root, at); }>()) {
     group.scatter(elements_of(in), elements_of(out), root, at);
   }
 }
 template <class Group, contiguous_buffer In, contiguous_buffer Out>
 pending start_scatter(const Group& group, const In& in, Out&& out, int root, const start_order& at = where::current()) {
-  if constexpr (is_offered<requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
+  if constexpr (is_offered<Group, requires { group.start_scatter(elements_of(in), elements_of(out), root, at); }>()) {
     return group.start_scatter(elements_of(in), elements_of(out), root, at);
   }
 }

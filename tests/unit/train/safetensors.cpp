@@ -216,6 +216,20 @@ TEST_CASE("a writer that is not committed leaves the old file and no temporary")
   CHECK(dir.entries() == 1);
 }
 
+TEST_CASE("a file's tensors are declared once, and written from spans that are const or not") {
+  folder dir;
+  const auto twice = [&] {
+    st::writer out(dir.file("m"), {{"a", st::stored_type::f32, {4}}, {"a", st::stored_type::f32, {2}}});
+  };
+  CHECK_THROWS_WITH_AS(twice(), doctest::Contains("tensor a is declared twice"), belay::usage_error);
+  std::vector<float> values(4, 1.0F);
+  st::writer out(dir.file("m"), {{"a", st::stored_type::f32, {4}}});
+  out.write("a", 0, std::span(values).first(1));
+  out.write("a", 1, std::span<const float>(values).subspan(1));
+  out.commit();
+  CHECK(std::filesystem::exists(dir.file("m")));
+}
+
 TEST_CASE("a tensor that was not written, or written twice, keeps the file from being committed") {
   folder dir;
   const std::vector<float> values(4, 1.0F);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -280,8 +281,11 @@ layout lay_out(const std::vector<declaration>& tensors, const metadata_list& abo
     text += '}';
   }
   std::uint64_t begin = 0;
+  std::set<std::string_view> names;
   for (const declaration& each : tensors) {
     std::uint64_t bytes = 0;
+    if (!names.insert(each.name).second)
+      throw usage_error("tensor " + printable(each.name) + " is declared twice", at);
     if (each.name == "__metadata__") throw usage_error("no tensor can be called __metadata__", at);
     if (!size_in_bytes(each.type, each.shape, bytes) || __builtin_add_overflow(begin, bytes, &result.data_bytes)) {
       throw usage_error("the size of tensor " + each.name + " overflows or ends inside a byte", at);

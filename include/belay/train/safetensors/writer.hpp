@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,6 +29,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -117,6 +119,13 @@ class basic_writer {
     constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
     if constexpr (has_dtype) write_units({name, stored_as<T>, sizeof(T), first_element}, std::as_bytes(source), at);
+  }
+
+  /// Of elements that are not const.
+  template <class Elements>
+    requires std::same_as<Elements, std::span<std::remove_const_t<typename Elements::element_type>>>
+  void write(std::string_view name, std::uint64_t first_element, Elements source, where at = where::current()) {
+    write(name, first_element, std::span<const typename Elements::element_type>(source), at);
   }
 
   /// Writes raw bytes of tensor `name` from `first_byte` on, whatever its type.
