@@ -55,12 +55,10 @@ if(mode STREQUAL "pkg_config")
   separate_arguments(compile_flags UNIX_COMMAND "${output}")
   run(${pkg_config} --libs belay)
   separate_arguments(link_flags UNIX_COMMAND "${output}")
-  # As make does it: compiled here, linked there; the second one has threads.
-  foreach(name main ranks)
-    run(${cxx} -std=c++20 ${compile_flags} -c ${project_dir}/${name}.cpp -o ${work_dir}/${name}.o)
-    run(${cxx} ${work_dir}/${name}.o ${link_flags} -o ${work_dir}/${name})
-    run(${work_dir}/${name})
-  endforeach()
+  # As make does it: compiled here, linked there.
+  run(${cxx} -std=c++20 ${compile_flags} -c ${project_dir}/main.cpp -o ${work_dir}/main.o)
+  run(${cxx} ${work_dir}/main.o ${link_flags} -o ${work_dir}/main)
+  run(${work_dir}/main)
   # With the core in a source of its own.
   run(${pkg_config} --cflags belay-core)
   separate_arguments(compile_flags UNIX_COMMAND "${output}")
