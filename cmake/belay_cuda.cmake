@@ -7,8 +7,8 @@
 # and those who find it installed. The generic headers need no toolkit, and no more than belay::belay. `belay_cuda_lacks`
 # says why there is no belay::cuda.
 
-# What links belay::cuda or belay::nccl below the folder must be able to compile their sources; the core is for the
-# architectures of all of them. Called when all is said about targets; what gets them by way of a library of its own is
+# Targets below the folder that link belay::cuda or belay::nccl must be able to compile their sources; the core is for
+# the architectures of all of them. Called when all is said about targets; what gets them by way of a library of its own is
 # told by the headers.
 function(belay_check_cuda_targets folder)
   get_property(inner DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)

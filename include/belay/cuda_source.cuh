@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What belay/cuda.cuh declares only, where BELAY_CUDA_SEPARATE_COMPILATION is defined: nvcc compiles it once a program.
-// The CMake target belay::cuda does, part by part.
+// The definitions that belay/cuda.cuh leaves out where BELAY_CUDA_SEPARATE_COMPILATION is defined: nvcc compiles them
+// once a program. The CMake target belay::cuda does, part by part.
 #pragma once
 
 #include "belay/cuda.cuh"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What belay/nccl.cuh declares only, where BELAY_NCCL_SEPARATE_COMPILATION is defined: nvcc compiles it once a program.
-// The CMake target belay::nccl does.
+// The definitions that belay/nccl.cuh leaves out where BELAY_NCCL_SEPARATE_COMPILATION is defined: nvcc compiles them
+// once a program. The CMake target belay::nccl does.
 #pragma once
 
 #include "belay/nccl.cuh"

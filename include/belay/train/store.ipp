@@ -37,7 +37,7 @@ class tensor_copies {
   void add(const parameter_base<T>& parameter) {
     parameters_.push_back(&parameter);
     kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
-    // Of what is cut or divided each rank has others.
+    // Ranks differ in the values of a parameter that is cut or divided.
     const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
     content_hash values;
     if (whole)

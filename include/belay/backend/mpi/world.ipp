@@ -29,7 +29,7 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-// What ended a body, in words and by its kind.
+// The exception that ended a body, in words and by its kind.
 inline std::string text_of(const std::exception_ptr& failure) {
   if (!failure) return {};
   try {

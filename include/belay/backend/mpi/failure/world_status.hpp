@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What one rank knows of the status of its world: the first failure, its own last operations and those of its peers,
-// as their control messages say: each names what its sender has entered, and a flight file has no more of ranks whose
+// The status of a world as one rank knows it: the first failure, its own last operations and those of its peers, as
+// their control messages say: each names what its sender has entered, and a flight file has no more of ranks whose
 // memory this one cannot read. The first cause is kept for good; every later call gets it with its own call site.
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
