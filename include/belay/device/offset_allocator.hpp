@@ -21,6 +21,7 @@
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/poison.hpp"
 #include "belay/device/stream_event.hpp"
@@ -71,14 +72,8 @@ class offset_allocator {
   void release(lease_chain& chain, const stream_clock& now = {}) noexcept;
   /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
   /// clock of the chain's compute stream.
-  template <std::invocable<std::size_t, std::size_t> UsedBy>
-  void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
-    const auto used_by_others = [&](node& freed) {
-      freed.used_by = used_by(freed.offset, freed.size);
-      freed.awaited = !now.covers(freed.used_by);
-    };
-    release_with(chain, used_by_others, now);
-  }
+  void release(lease_chain& chain, function_ref<stream_clock(std::size_t, std::size_t)> used_by,
+               const stream_clock& now) noexcept;
 
   /// Calls visit(offset, bytes) for every lease of the chain, or visit(offset, bytes, mark).
   template <class Visit>
@@ -142,21 +137,7 @@ class offset_allocator {
   [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at);
 
   template <class Note>
-  void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
-    std::uint32_t at = chain.head;
-    if (at == none) return;
-    chain.head = none;
-    std::size_t bytes = 0;
-    do {
-      const std::uint32_t next = nodes_[at].chained;
-      bytes += nodes_[at].size;
-      note(nodes_[at]);
-      free_node(at, now);
-      at = next;
-    } while (at != none);
-    live_ -= bytes;
-    if (meter_ != nullptr) meter_->remove(bytes);
-  }
+  void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
 
   void recycle(std::uint32_t at) noexcept;
 

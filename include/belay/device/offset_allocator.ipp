@@ -10,11 +10,157 @@
 
 namespace belay::inline BELAY_ABI {
 
+BELAY_DECL std::size_t offset_allocator::nodes_for(std::size_t max_leases, where at) {
+  if (max_leases >= std::size_t{1} << 31) {
+    throw usage_error(
+        "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
+  }
+  return 2 * max_leases + 2;
+}
+
 BELAY_DECL offset_allocator::offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter,
                                               where at)
     : capacity_(capacity_bytes), meter_(meter) {
   nodes_.reserve(nodes_for(max_leases, at));
   clear();
+}
+
+// Leaves of every lease and its end come before them and are inlined: calls between them cost more than they do.
+inline void offset_allocator::recycle(std::uint32_t at) noexcept {
+  nodes_[at].chained = spare_;
+  spare_ = at;
+}
+
+inline void offset_allocator::unlink_free(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  const std::uint32_t before = nodes[at].previous_free;
+  const std::uint32_t after = nodes[at].next_free;
+  nodes[before].next_free = after;
+  nodes[after].previous_free = before;
+}
+
+inline void offset_allocator::unlink(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  const std::uint32_t before = nodes[at].previous;
+  const std::uint32_t after = nodes[at].next;
+  nodes[before].next = after;
+  nodes[after].previous = before;
+  recycle(at);
+}
+
+inline void offset_allocator::link_free(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  std::uint32_t after = nodes[at].next;
+  while (nodes[after].leased && after != edge) after = nodes[after].next;
+  const std::uint32_t before = nodes[after].previous_free;
+  nodes[at].next_free = after;
+  nodes[at].previous_free = before;
+  nodes[before].next_free = at;
+  nodes[after].previous_free = at;
+}
+
+inline bool offset_allocator::alike(node& one, node& other, const stream_clock& now) noexcept {
+  if (one.awaited) one.awaited = !now.covers(one.used_by);
+  if (other.awaited) other.awaited = !now.covers(other.used_by);
+  if (one.awaited || other.awaited) return false;
+  return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
+}
+
+inline void offset_allocator::join(node& into, const node& other) noexcept {
+  const std::uint64_t place = other.used_by.place(stream_kind::compute);
+  if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
+}
+
+inline void offset_allocator::free_node(std::uint32_t at, const stream_clock& now) noexcept {
+  node* const nodes = nodes_.data();
+  node& freed = nodes[at];
+  const std::size_t size = freed.size;
+  const std::uint32_t before = freed.previous;
+  const std::uint32_t after = freed.next;
+  const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
+  if (!nodes[after].leased && alike(nodes[after], freed, now)) {
+    nodes[after].offset = freed.offset;
+    nodes[after].size += size;
+    join(nodes[after], freed);
+    unlink(at);
+    if (joins_before) {
+      nodes[after].offset = nodes[before].offset;
+      nodes[after].size += nodes[before].size;
+      join(nodes[after], nodes[before]);
+      unlink_free(before);
+      unlink(before);
+    }
+  } else if (joins_before) {
+    nodes[before].size += size;
+    join(nodes[before], freed);
+    unlink(at);
+  } else {
+    freed.leased = false;
+    link_free(at);
+  }
+}
+
+template <class Note>
+void offset_allocator::release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
+  std::uint32_t at = chain.head;
+  if (at == none) return;
+  chain.head = none;
+  std::size_t bytes = 0;
+  do {
+    const std::uint32_t next = nodes_[at].chained;
+    bytes += nodes_[at].size;
+    note(nodes_[at]);
+    free_node(at, now);
+    at = next;
+  } while (at != none);
+  live_ -= bytes;
+  if (meter_ != nullptr) meter_->remove(bytes);
+}
+
+inline std::uint32_t offset_allocator::take_front(std::uint32_t at, std::size_t size) noexcept {
+  if (spare_ == edge) [[unlikely]] {
+    if (nodes_.size() == nodes_.capacity()) return edge;
+    nodes_.emplace_back().chained = edge;  // within what was reserved
+    spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
+  }
+  node* const nodes = nodes_.data();
+  const std::uint32_t taken = spare_;
+  node& rest = nodes[at];
+  node& front = nodes[taken];
+  const std::uint32_t before = rest.previous;
+  spare_ = front.chained;
+  front.offset = rest.offset;
+  front.size = size;
+  front.previous = before;
+  front.next = at;
+  nodes[before].next = taken;
+  rest.previous = taken;
+  rest.offset += size;
+  rest.size -= size;
+  return taken;
+}
+
+inline bool offset_allocator::widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
+  node* const nodes = nodes_.data();
+  std::size_t have = nodes[at].size;
+  for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
+    if (nodes[next].leased || !nodes[next].free_for(user)) return false;
+    have += nodes[next].size;
+  }
+  while (nodes[at].size < size) {
+    const std::uint32_t next = nodes[at].next;
+    const std::size_t lacks = size - nodes[at].size;
+    if (nodes[next].size > lacks) {
+      nodes[at].size = size;
+      nodes[next].offset += lacks;
+      nodes[next].size -= lacks;
+    } else {
+      nodes[at].size += nodes[next].size;
+      unlink_free(next);
+      unlink(next);
+    }
+  }
+  return true;
 }
 
 BELAY_DECL std::optional<std::size_t> offset_allocator::allocate(std::size_t bytes, lease_chain& chain,
@@ -60,6 +206,16 @@ BELAY_DECL void offset_allocator::release(lease_chain& chain, const stream_clock
     freed.awaited = false;
   };
   release_with(chain, used_by_compute, now);
+}
+
+BELAY_DECL void offset_allocator::release(lease_chain& chain,
+                                          function_ref<stream_clock(std::size_t, std::size_t)> used_by,
+                                          const stream_clock& now) noexcept {
+  const auto used_by_others = [&](node& freed) {
+    freed.used_by = used_by(freed.offset, freed.size);
+    freed.awaited = !now.covers(freed.used_by);
+  };
+  release_with(chain, used_by_others, now);
 }
 
 BELAY_DECL bool offset_allocator::holds(const lease_chain& chain, std::size_t offset) const noexcept {
@@ -111,134 +267,6 @@ BELAY_DECL std::size_t offset_allocator::lease_count() const noexcept {
   std::size_t count = 0;
   for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
   return count;
-}
-
-BELAY_DECL std::size_t offset_allocator::nodes_for(std::size_t max_leases, where at) {
-  if (max_leases >= std::size_t{1} << 31) {
-    throw usage_error(
-        "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
-  }
-  return 2 * max_leases + 2;
-}
-
-BELAY_DECL void offset_allocator::recycle(std::uint32_t at) noexcept {
-  nodes_[at].chained = spare_;
-  spare_ = at;
-}
-
-BELAY_DECL std::uint32_t offset_allocator::take_front(std::uint32_t at, std::size_t size) noexcept {
-  if (spare_ == edge) [[unlikely]] {
-    if (nodes_.size() == nodes_.capacity()) return edge;
-    nodes_.emplace_back().chained = edge;  // within what was reserved
-    spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
-  }
-  node* const nodes = nodes_.data();
-  const std::uint32_t taken = spare_;
-  node& rest = nodes[at];
-  node& front = nodes[taken];
-  const std::uint32_t before = rest.previous;
-  spare_ = front.chained;
-  front.offset = rest.offset;
-  front.size = size;
-  front.previous = before;
-  front.next = at;
-  nodes[before].next = taken;
-  rest.previous = taken;
-  rest.offset += size;
-  rest.size -= size;
-  return taken;
-}
-
-BELAY_DECL void offset_allocator::unlink_free(std::uint32_t at) noexcept {
-  node* const nodes = nodes_.data();
-  const std::uint32_t before = nodes[at].previous_free;
-  const std::uint32_t after = nodes[at].next_free;
-  nodes[before].next_free = after;
-  nodes[after].previous_free = before;
-}
-
-BELAY_DECL bool offset_allocator::widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
-  node* const nodes = nodes_.data();
-  std::size_t have = nodes[at].size;
-  for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
-    if (nodes[next].leased || !nodes[next].free_for(user)) return false;
-    have += nodes[next].size;
-  }
-  while (nodes[at].size < size) {
-    const std::uint32_t next = nodes[at].next;
-    const std::size_t lacks = size - nodes[at].size;
-    if (nodes[next].size > lacks) {
-      nodes[at].size = size;
-      nodes[next].offset += lacks;
-      nodes[next].size -= lacks;
-    } else {
-      nodes[at].size += nodes[next].size;
-      unlink_free(next);
-      unlink(next);
-    }
-  }
-  return true;
-}
-
-BELAY_DECL void offset_allocator::unlink(std::uint32_t at) noexcept {
-  node* const nodes = nodes_.data();
-  const std::uint32_t before = nodes[at].previous;
-  const std::uint32_t after = nodes[at].next;
-  nodes[before].next = after;
-  nodes[after].previous = before;
-  recycle(at);
-}
-
-BELAY_DECL bool offset_allocator::alike(node& one, node& other, const stream_clock& now) noexcept {
-  if (one.awaited) one.awaited = !now.covers(one.used_by);
-  if (other.awaited) other.awaited = !now.covers(other.used_by);
-  if (one.awaited || other.awaited) return false;
-  return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
-}
-
-BELAY_DECL void offset_allocator::join(node& into, const node& other) noexcept {
-  const std::uint64_t place = other.used_by.place(stream_kind::compute);
-  if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
-}
-
-BELAY_DECL void offset_allocator::free_node(std::uint32_t at, const stream_clock& now) noexcept {
-  node* const nodes = nodes_.data();
-  node& freed = nodes[at];
-  const std::size_t size = freed.size;
-  const std::uint32_t before = freed.previous;
-  const std::uint32_t after = freed.next;
-  const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
-  if (!nodes[after].leased && alike(nodes[after], freed, now)) {
-    nodes[after].offset = freed.offset;
-    nodes[after].size += size;
-    join(nodes[after], freed);
-    unlink(at);
-    if (joins_before) {
-      nodes[after].offset = nodes[before].offset;
-      nodes[after].size += nodes[before].size;
-      join(nodes[after], nodes[before]);
-      unlink_free(before);
-      unlink(before);
-    }
-  } else if (joins_before) {
-    nodes[before].size += size;
-    join(nodes[before], freed);
-    unlink(at);
-  } else {
-    freed.leased = false;
-    link_free(at);
-  }
-}
-
-BELAY_DECL void offset_allocator::link_free(std::uint32_t at) noexcept {
-  node* const nodes = nodes_.data();
-  std::uint32_t after = nodes[at].next;
-  while (nodes[after].leased && after != edge) after = nodes[after].next;
-  const std::uint32_t before = nodes[after].previous_free;
-  nodes[at].next_free = after;
-  nodes[at].previous_free = before;
-  nodes[before].next_free = at;
-  nodes[after].previous_free = at;
 }
 
 }  // namespace belay::inline BELAY_ABI
