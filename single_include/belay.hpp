@@ -11539,6 +11539,16 @@ class device_numbers {
   stream_event copied_;
 };
 
+/// A number in the memory of a device, where that is one; elsewhere none.
+template <class T, class Memory>
+struct numbers_in {
+  struct type {};
+};
+template <class T, device_region Memory>
+struct numbers_in<T, Memory> {
+  using type = device_numbers<T, Memory>;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/host_stream.hpp
@@ -13131,13 +13141,197 @@ static_assert(multiplying_kit<host_kit<>, bf16, bf16, bf16>);
 // Door of the kernel room: arithmetic as functors and row functions, for host and device alike. Nothing in it knows a
 // device, a stream or a rank.
 
-// ---- belay/kernel/losses.hpp
+// ---- belay/kernel/chunked_ranges.hpp
 //
-// Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
-// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
-// ascending order either way, so that the sum has the same bits everywhere.
+// Kernels over many ranges of elements at once: a table says where each range lies, and a team does a chunk of
+// `sum_chunk` elements of one of them. So what a device does with hundreds of parameters is one launch. The bits are
+// those of the same work range by range.
 //
-//   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
+//   const belay::kernel::chunked_ranges all{rows, count};  // rows in the memory of the device
+//   kit.teams(chunks, belay::kernel::adamw_of_ranges<float, float>{all, state, part, decayed, undecayed});
+
+// ---- belay/kernel/optimizer.hpp
+//
+// AdamW on a range of elements. What depends on the step but not on the element (bias corrections, the clip factor,
+// the decayed learning rate) is computed once, in double, before the range is touched. An element's result does not
+// depend on how the range was cut over ranks.
+//
+//   const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-3}, step);
+//   belay::kernel::for_each_index(count, belay::kernel::adamw<float>{value, gradient, first, second, scalars});
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// The settings that a user chooses for AdamW.
+struct adamw_settings {
+  /// The constants of AdamW.
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double decay = 0.1;  // decoupled; 0 for vectors such as norms
+};
+
+/// One step's scalars; the same for every element of a parameter.
+template <real T>
+struct adamw_scalars {
+  T gradient_scale;  // multiplies the gradient first: clip factor, divisor
+  /// The moments' rates of decay, and what they leave of 1.
+  T beta1, complement1;  // complement = 1 - beta
+  T beta2, complement2;
+  T step_size;        // learning_rate / (1 - beta1^step)
+  T root_correction;  // 1 / sqrt(1 - beta2^step)
+  T epsilon;
+  T keep;  // 1 - learning_rate * decay
+};
+
+/// The scalars of step `step`, counted from 1.
+template <real T>
+[[nodiscard]] constexpr adamw_scalars<T> adamw_at_step(const adamw_settings& settings, std::uint64_t step,
+                                                       double gradient_scale = 1.0) noexcept {
+  double power1 = 1, power2 = 1;  // beta^step by squaring
+  double square1 = settings.beta1, square2 = settings.beta2;
+  for (std::uint64_t rest = step; rest != 0; rest >>= 1) {
+    if ((rest & 1u) != 0) {
+      power1 *= square1;
+      power2 *= square2;
+    }
+    square1 *= square1;
+    square2 *= square2;
+  }
+  return {static_cast<T>(gradient_scale),
+          static_cast<T>(settings.beta1),
+          static_cast<T>(1 - settings.beta1),
+          static_cast<T>(settings.beta2),
+          static_cast<T>(1 - settings.beta2),
+          static_cast<T>(settings.learning_rate / (1 - power1)),
+          static_cast<T>(1 / square_root(1 - power2)),
+          static_cast<T>(settings.epsilon),
+          static_cast<T>(1 - settings.learning_rate * settings.decay)};
+}
+
+/// One step's scalars in memory, where a kernel reads them when it runs: what a graph captures is their address.
+template <real T>
+struct adamw_scalars_in {
+  /// Where they are.
+  const adamw_scalars<T>* memory;
+};
+/// The scalars of a kernel that has them, or has their address.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr const adamw_scalars<T>& scalars_of(const adamw_scalars<T>& own) noexcept {
+  return own;
+}
+template <real T>
+[[nodiscard]] BELAY_HD constexpr adamw_scalars<T> scalars_of(const adamw_scalars_in<T>& elsewhere) noexcept {
+  return *elsewhere.memory;
+}
+
+/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
+/// than `T`. `Scalars` are the step's, or their address: `adamw_scalars_in`.
+template <real T, class Gradient = T, class Scalars = adamw_scalars<T>>
+struct adamw {
+  /// Updates one element and its moments.
+  T* value;
+  const Gradient* gradient;
+  T* first_moment;
+  T* second_moment;
+  Scalars at;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const adamw_scalars<T>& by = scalars_of(at);
+    const T g = static_cast<T>(gradient[i]) * by.gradient_scale;
+    const T m = by.beta1 * first_moment[i] + by.complement1 * g;
+    const T v = by.beta2 * second_moment[i] + by.complement2 * (g * g);
+    first_moment[i] = m;
+    second_moment[i] = v;
+    value[i] = by.keep * value[i] - by.step_size * m / (square_root(v) * by.root_correction + by.epsilon);
+  }
+
+  /// Elements of a cache line; asks for those of one ahead of its use.
+  static constexpr std::size_t indices_of_line = 64 / sizeof(T);
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    kernel::prefetch(gradient, i);
+    kernel::prefetch(first_moment, i);
+    kernel::prefetch(second_moment, i);
+  }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto of_value = load_pack<indices_of_pack>(value, i);
+    auto of_first = load_pack<indices_of_pack>(first_moment, i),
+         of_second = load_pack<indices_of_pack>(second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
+    run_pack<indices_of_pack>(
+        adamw<T, Gradient>{of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(at)});
+    store_pack(of_value, value, i);
+    store_pack(of_first, first_moment, i);
+    store_pack(of_second, second_moment, i);
+  }
+};
+
+/// AdamW of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
+template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
+struct adamw_of_master {
+  /// The rounded value, and the update of its master copy.
+  Value* value;
+  adamw<T, T, Scalars> master;
+
+  /// Updates the master copy and rounds it.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    const T kept = master.value[i];
+    master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
+    master(i);
+    value[i] = static_cast<Value>(master.value[i]);
+  }
+
+  /// Elements of a cache line; asks for those of one ahead of its use.
+  static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
+  BELAY_HD void prefetch(std::size_t i) const noexcept {
+    kernel::prefetch(value, i);
+    master.prefetch(i);
+  }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto narrow = load_pack<indices_of_pack>(value, i);
+    auto of_value = load_pack<indices_of_pack>(master.value, i);
+    auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
+    auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
+    const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
+    run_pack<indices_of_pack>(adamw_of_master<T, Value>{
+        narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(master.at)}});
+    store_pack(narrow, value, i);
+    store_pack(of_value, master.value, i);
+    store_pack(of_first, master.first_moment, i);
+    store_pack(of_second, master.second_moment, i);
+  }
+};
+
+/// The master copy as `adamw_of_master` takes it, for an update of one's own: the copy, or the value where that is
+/// not the copy rounded.
+template <real T, stored_real Value>
+struct take_master {
+  /// The copy, and the rounded value.
+  T* master;
+  const Value* value;
+
+  /// Of one element.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    if (!(before == static_cast<Value>(master[i]))) master[i] = widened(before);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/reduce.hpp
 //
@@ -13373,6 +13567,179 @@ template <real T>
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A range of a parameter and its gradient, whatever their types.
+struct chunked_range {
+  /// The first value and its gradient, and how many elements there are.
+  void* value;
+  void* gradient;
+  std::size_t count;
+  std::size_t first_chunk;  // chunks of all ranges before it in the table
+  std::size_t before;       // elements before it in each part of an optimizer's state
+  std::uint64_t decays;     // whether an optimizer decays its values
+};
+
+/// An address that was read from a table: on a device the compiler then knows that it is no shared or local memory.
+template <class T>
+[[nodiscard]] BELAY_HD T* global_address(void* address) noexcept {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(address));
+#endif
+  return static_cast<T*>(address);
+}
+
+/// Successive ranges of a table.
+struct chunked_ranges {
+  /// The first of them, in memory that the kernel addresses; there is at least one where a chunk is asked for.
+  const chunked_range* rows;
+  std::size_t count;
+
+  /// A chunk of a range.
+  struct range_part {
+    /// The range, the chunk's first element of it, and how many there are.
+    const chunked_range* of;
+    std::size_t first, count;
+  };
+  /// Chunk `number` of these ranges, counted from 0.
+  [[nodiscard]] BELAY_HD constexpr range_part operator[](std::size_t number) const noexcept {
+    const std::size_t chunk = rows->first_chunk + number;
+    std::size_t low = 0, high = count;  // the range is one of [low, high)
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      (rows[middle].first_chunk <= chunk ? low : high) = middle;
+    }
+    const std::size_t first = (chunk - rows[low].first_chunk) * sum_chunk, left = rows[low].count - first;
+    return {rows + low, first, left < sum_chunk ? left : sum_chunk};
+  }
+};
+
+/// `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them.
+template <team Team, packed F>
+BELAY_HD void for_each_pack(const Team& team, std::size_t count, const F& f) noexcept {
+  if constexpr (Team::lanes == 1) {
+    for_each_index(count, f);
+  } else {
+    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
+    for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
+    for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
+  }
+}
+
+/// AdamW of ranges of `Value`, which `T` computes: a row for each chunk. The state is one part after the other, `part`
+/// elements apart: two moments, and master copies where `Value` is narrower.
+template <real T, stored_real Value>
+struct adamw_of_ranges {
+  /// The ranges, their state, and the scalars of parameters with weight decay and without.
+  chunked_ranges ranges;
+  T* state;
+  std::size_t part;
+  adamw_scalars_in<T> decayed, undecayed;
+
+  /// Updates a chunk.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
+    const chunked_ranges::range_part chunk = ranges[row];
+    const chunked_range& range = *chunk.of;
+    auto* const value = global_address<Value>(range.value) + chunk.first;
+    const T* const gradient = global_address<const T>(range.gradient) + chunk.first;
+    T* const moments = state + range.before + chunk.first;
+    const adamw_scalars<T> by = scalars_of(range.decays != 0 ? decayed : undecayed);
+    if constexpr (std::is_same_v<T, Value>)
+      for_each_pack(team, chunk.count, adamw<T>{value, gradient, moments, moments + part, by});
+    else
+      for_each_pack(team, chunk.count,
+                    adamw_of_master<T, Value>{value, {moments + 2 * part, gradient, moments, moments + part, by}});
+  }
+};
+
+/// Multiplies gradients by a number and adds the squares of the products, chunk by chunk: to the bits of `scale_from`
+/// and `chunk_sums_of_squares`. A row is `chunks_of_row` chunks: in a team of 32 lanes, four lanes do one of them. Each
+/// adds four of the sixteen lanes of a sum, so that an access has four elements and no order changes.
+template <real T>
+struct scaled_squares_of_ranges {
+  static constexpr std::size_t chunks_of_row = 8;
+  /// The ranges and the number of their chunks, the factor, and a sum for each chunk.
+  chunked_ranges ranges;
+  std::size_t chunks;
+  const T* by;
+  double* out;
+
+  /// Rows of all chunks.
+  [[nodiscard]] static constexpr std::size_t rows_of(std::size_t chunks) noexcept {
+    return (chunks + chunks_of_row - 1) / chunks_of_row;
+  }
+
+  /// Scales the chunks of a row, and adds their squares.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
+    const std::size_t first = row * chunks_of_row,
+                      end = first + chunks_of_row < chunks ? first + chunks_of_row : chunks;
+    if constexpr (Team::lanes == 1) {
+      for (std::size_t c = first; c < end; ++c) {
+        const chunked_ranges::range_part chunk = ranges[c];
+        T* const x = static_cast<T*>(chunk.of->gradient) + chunk.first;
+        for_each_index(chunk.count, scale_from<T>{by, x});
+        out[c] = sum_in_lanes<double>(products_of<double, T>{x, x}, chunk.count);
+      }
+    } else {
+      static_assert(Team::lanes == quad * chunks_of_row);
+      const std::size_t c = first + team.lane / quad;
+      double of[quad] = {};
+      if (c < end) {
+        const chunked_ranges::range_part chunk = ranges[c];
+        scale(global_address<T>(chunk.of->gradient) + chunk.first, chunk.count, team.lane % quad, of);
+      }
+      const double sum = folded(team, of);
+      if (c < end && team.lane % quad == 0) out[c] = sum;
+    }
+  }
+
+ private:
+  static constexpr unsigned quad = 4;  // lanes of a chunk, and sums of each: sixteen in all
+  static_assert(quad * quad == sum_lanes);
+
+  // Elements 4 q to 4 q + 3 of every sixteen.
+  BELAY_HD void scale(T* x, std::size_t count, unsigned q, double* of) const noexcept {
+    const T factor = *by;
+    const std::size_t whole = count / sum_lanes * sum_lanes;
+    std::size_t i = q * quad;
+    if (are_packs<quad>(x)) {
+      for (; i < whole; i += sum_lanes) {
+        pack_of<T, quad> some = load_pack<quad>(x, i);
+        for (unsigned s = 0; s < quad; ++s) add(some.of[s] *= factor, of[s]);
+        store_pack(some, x, i);
+      }
+    } else {
+      for (; i < whole; i += sum_lanes)
+        for (unsigned s = 0; s < quad; ++s) add(x[i + s] *= factor, of[s]);
+    }
+    for (unsigned s = 0; s < quad && i + s < count; ++s) add(x[i + s] *= factor, of[s]);
+  }
+  BELAY_HD static constexpr void add(T value, double& sum) noexcept {
+    sum += static_cast<double>(value) * static_cast<double>(value);
+  }
+  // In halves, as `sum_in_lanes`: lanes 8 to 15 are those of the third and the fourth of four.
+  template <team Team>
+  [[nodiscard]] BELAY_HD static constexpr double folded(const Team& team, double* of) noexcept {
+    for (unsigned away = quad / 2; away > 0; away /= 2)
+      for (unsigned s = 0; s < quad; ++s) of[s] += team.from((team.lane + away) % Team::lanes, of[s]);
+    for (unsigned width = quad / 2; width > 0; width /= 2)
+      for (unsigned s = 0; s < width; ++s) of[s] += of[s + width];
+    return of[0];
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+// ---- belay/kernel/losses.hpp
+//
+// Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
+// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
+// ascending order either way, so that the sum has the same bits everywhere.
+//
+//   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 
 // ---- belay/kernel/rows.hpp
 //
@@ -14167,189 +14534,6 @@ BELAY_HD inline void finish_non_temporal() noexcept {
   __builtin_ia32_sfence();
 #endif
 }
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-// ---- belay/kernel/optimizer.hpp
-//
-// AdamW on a range of elements. What depends on the step but not on the element (bias corrections, the clip factor,
-// the decayed learning rate) is computed once, in double, before the range is touched. An element's result does not
-// depend on how the range was cut over ranks.
-//
-//   const auto scalars = belay::kernel::adamw_at_step<float>({.learning_rate = 1e-3}, step);
-//   belay::kernel::for_each_index(count, belay::kernel::adamw<float>{value, gradient, first, second, scalars});
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// The settings that a user chooses for AdamW.
-struct adamw_settings {
-  /// The constants of AdamW.
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double decay = 0.1;  // decoupled; 0 for vectors such as norms
-};
-
-/// One step's scalars; the same for every element of a parameter.
-template <real T>
-struct adamw_scalars {
-  T gradient_scale;  // multiplies the gradient first: clip factor, divisor
-  /// The moments' rates of decay, and what they leave of 1.
-  T beta1, complement1;  // complement = 1 - beta
-  T beta2, complement2;
-  T step_size;        // learning_rate / (1 - beta1^step)
-  T root_correction;  // 1 / sqrt(1 - beta2^step)
-  T epsilon;
-  T keep;  // 1 - learning_rate * decay
-};
-
-/// The scalars of step `step`, counted from 1.
-template <real T>
-[[nodiscard]] constexpr adamw_scalars<T> adamw_at_step(const adamw_settings& settings, std::uint64_t step,
-                                                       double gradient_scale = 1.0) noexcept {
-  double power1 = 1, power2 = 1;  // beta^step by squaring
-  double square1 = settings.beta1, square2 = settings.beta2;
-  for (std::uint64_t rest = step; rest != 0; rest >>= 1) {
-    if ((rest & 1u) != 0) {
-      power1 *= square1;
-      power2 *= square2;
-    }
-    square1 *= square1;
-    square2 *= square2;
-  }
-  return {static_cast<T>(gradient_scale),
-          static_cast<T>(settings.beta1),
-          static_cast<T>(1 - settings.beta1),
-          static_cast<T>(settings.beta2),
-          static_cast<T>(1 - settings.beta2),
-          static_cast<T>(settings.learning_rate / (1 - power1)),
-          static_cast<T>(1 / square_root(1 - power2)),
-          static_cast<T>(settings.epsilon),
-          static_cast<T>(1 - settings.learning_rate * settings.decay)};
-}
-
-/// One step's scalars in memory, where a kernel reads them when it runs: what a graph captures is their address.
-template <real T>
-struct adamw_scalars_in {
-  /// Where they are.
-  const adamw_scalars<T>* memory;
-};
-/// The scalars of a kernel that has them, or has their address.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr const adamw_scalars<T>& scalars_of(const adamw_scalars<T>& own) noexcept {
-  return own;
-}
-template <real T>
-[[nodiscard]] BELAY_HD constexpr adamw_scalars<T> scalars_of(const adamw_scalars_in<T>& elsewhere) noexcept {
-  return *elsewhere.memory;
-}
-
-/// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
-/// than `T`. `Scalars` are the step's, or their address: `adamw_scalars_in`.
-template <real T, class Gradient = T, class Scalars = adamw_scalars<T>>
-struct adamw {
-  /// Updates one element and its moments.
-  T* value;
-  const Gradient* gradient;
-  T* first_moment;
-  T* second_moment;
-  Scalars at;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const adamw_scalars<T>& by = scalars_of(at);
-    const T g = static_cast<T>(gradient[i]) * by.gradient_scale;
-    const T m = by.beta1 * first_moment[i] + by.complement1 * g;
-    const T v = by.beta2 * second_moment[i] + by.complement2 * (g * g);
-    first_moment[i] = m;
-    second_moment[i] = v;
-    value[i] = by.keep * value[i] - by.step_size * m / (square_root(v) * by.root_correction + by.epsilon);
-  }
-
-  /// Elements of a cache line; asks for those of one ahead of its use.
-  static constexpr std::size_t indices_of_line = 64 / sizeof(T);
-  BELAY_HD void prefetch(std::size_t i) const noexcept {
-    kernel::prefetch(value, i);
-    kernel::prefetch(gradient, i);
-    kernel::prefetch(first_moment, i);
-    kernel::prefetch(second_moment, i);
-  }
-
-  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
-  static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
-  [[nodiscard]] BELAY_HD bool packs() const noexcept {
-    return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
-  }
-  BELAY_HD void pack(std::size_t i) const noexcept {
-    auto of_value = load_pack<indices_of_pack>(value, i);
-    auto of_first = load_pack<indices_of_pack>(first_moment, i),
-         of_second = load_pack<indices_of_pack>(second_moment, i);
-    const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
-    run_pack<indices_of_pack>(
-        adamw<T, Gradient>{of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(at)});
-    store_pack(of_value, value, i);
-    store_pack(of_first, first_moment, i);
-    store_pack(of_second, second_moment, i);
-  }
-};
-
-/// AdamW of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
-/// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
-template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
-struct adamw_of_master {
-  /// The rounded value, and the update of its master copy.
-  Value* value;
-  adamw<T, T, Scalars> master;
-
-  /// Updates the master copy and rounds it.
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const Value before = value[i];
-    const T kept = master.value[i];
-    master.value[i] = before == static_cast<Value>(kept) ? kept : widened(before);
-    master(i);
-    value[i] = static_cast<Value>(master.value[i]);
-  }
-
-  /// Elements of a cache line; asks for those of one ahead of its use.
-  static constexpr std::size_t indices_of_line = adamw<T>::indices_of_line;
-  BELAY_HD void prefetch(std::size_t i) const noexcept {
-    kernel::prefetch(value, i);
-    master.prefetch(i);
-  }
-
-  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
-  static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
-  [[nodiscard]] BELAY_HD bool packs() const noexcept {
-    return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
-  }
-  BELAY_HD void pack(std::size_t i) const noexcept {
-    auto narrow = load_pack<indices_of_pack>(value, i);
-    auto of_value = load_pack<indices_of_pack>(master.value, i);
-    auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
-    auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
-    const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
-    run_pack<indices_of_pack>(adamw_of_master<T, Value>{
-        narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(master.at)}});
-    store_pack(narrow, value, i);
-    store_pack(of_value, master.value, i);
-    store_pack(of_first, master.first_moment, i);
-    store_pack(of_second, master.second_moment, i);
-  }
-};
-
-/// The master copy as `adamw_of_master` takes it, for an update of one's own: the copy, or the value where that is
-/// not the copy rounded.
-template <real T, stored_real Value>
-struct take_master {
-  /// The copy, and the rounded value.
-  T* master;
-  const Value* value;
-
-  /// Of one element.
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const Value before = value[i];
-    if (!(before == static_cast<Value>(master[i]))) master[i] = widened(before);
-  }
-};
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
@@ -17524,7 +17708,8 @@ class update_observer {
   /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
   [[nodiscard]] virtual bool away() const noexcept { return false; }
 
-  /// Multiplies the gradients that this rank owns by `scale`; then the sums of squares of their chunks, in order.
+  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
+  /// squares, in order.
   virtual void divide(double /*scale*/, where /*at*/) {}
   [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
   /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
@@ -17777,8 +17962,10 @@ class bound_buckets {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
   void scale_owned(gradient_type scale, where at) const {
-    if (update_observer* const queues = updates_.last(observer_turn::queues_work)) return queues->divide(scale, at);
-    for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
+    update_observer* const queues = updates_.last(observer_turn::queues_work);
+    if (queues != nullptr) queues->divide(scale, at);
+    for (const owned_range<T>& range : owned_)
+      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
   }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
     each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
@@ -20209,6 +20396,7 @@ class engine {
   using access_type = typename access_of<Memory, stream_type>::type;
   std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
+  bool waited_ = false;  // since the last step or pass began: what is queued since then is work of the next one
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint64_t needed_rows_ = 0;
@@ -20311,6 +20499,7 @@ template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::synchronize(where at) {
   belay::synchronize(compute(), at);
   if (has_copies()) copies_->synchronize(at);
+  waited_ = true;
 }
 
 template <memory_region Memory, compute_kit<float> Kit>
@@ -20459,7 +20648,8 @@ auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::begin(where at) {
   expect_between_steps(at);
-  synchronize(at);  // throws what has failed since the last step
+  if (!waited_) synchronize(at);  // throws what has failed since the last step
+  waited_ = false;
   watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
   in_step_ = true;
   ++epoch_;
@@ -36658,6 +36848,154 @@ void parameter_gathers<T, Group>::release(layer& one) noexcept {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/range_table.hpp
+//
+// What a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its ranges, and
+// one divides all gradients and adds their squares. The table is made when a store is bound and stays where it is, so
+// that a graph has its address.
+
+namespace belay::inline BELAY_ABI {
+
+static_assert(parameter_chunk == kernel::sum_chunk);
+
+/// The ranges of each bucket that a rank owns, as rows in the memory of a device. Ranges whose gradients lie in a file
+/// have none.
+class range_table {
+ public:
+  /// Rows of a table and all their chunks.
+  struct table_size {
+    std::size_t rows = 0, chunks = 0;
+  };
+  /// Those of rank `rank_in_replica_group[f]` of each replica group f.
+  [[nodiscard]] static table_size size_of(const bucket_layout& layout,
+                                          std::span<const std::size_t> rank_in_replica_group) {
+    table_size out;
+    for (const bucket_layout::bucket& each : layout.buckets()) {
+      const replica_group_shape& replicas = layout.replica_group_of(each);
+      if (replicas.divides_gradients() && replicas.gradients == tier::file) continue;
+      layout.each_owned(each, rank_in_replica_group[each.replica_group], [&](const parameter_range& range) {
+        ++out.rows;
+        out.chunks += kernel::chunk_count(range.count);
+      });
+    }
+    return out;
+  }
+
+  /// Of the ranges `owned` of `buckets` buckets, whose rows will lie from `rows` on. Gives the rows.
+  template <class T>
+  [[nodiscard]] std::vector<kernel::chunked_range> describe(std::span<const owned_range<T>> owned, std::size_t buckets,
+                                                            const kernel::chunked_range* rows) {
+    rows_ = rows;
+    parts_.assign(buckets, {});
+    std::vector<kernel::chunked_range> out;
+    std::size_t before = 0;
+    for (const owned_range<T>& range : owned) {
+      if (range.gradient_file == nullptr) {
+        bucket_part& part = parts_[range.bucket];
+        if (part.size.rows++ == 0) part.first_row = out.size();
+        const std::size_t chunks = kernel::chunk_count(range.count);
+        out.push_back({range.value, range.gradient, range.count, all_.chunks, before,
+                       range.decay == weight_decay::yes ? std::uint64_t{1} : 0});
+        part.size.chunks += chunks;
+        ++all_.rows;
+        all_.chunks += chunks;
+      }
+      before += range.count;
+    }
+    return out;
+  }
+
+  /// All ranges, and those of a bucket, with the number of their chunks.
+  [[nodiscard]] kernel::chunked_ranges all() const noexcept { return {rows_, all_.rows}; }
+  [[nodiscard]] std::size_t chunks() const noexcept { return all_.chunks; }
+  [[nodiscard]] kernel::chunked_ranges of_bucket(std::size_t bucket) const noexcept {
+    return {rows_ + parts_[bucket].first_row, parts_[bucket].size.rows};
+  }
+  [[nodiscard]] std::size_t chunks_of_bucket(std::size_t bucket) const noexcept { return parts_[bucket].size.chunks; }
+
+ private:
+  struct bucket_part {
+    std::size_t first_row = 0;
+    table_size size;
+  };
+  const kernel::chunked_range* rows_ = nullptr;
+  table_size all_;
+  std::vector<bucket_part> parts_;
+};
+
+/// The table of a store on a device, and what a commit does with it: one launch divides the gradients that this rank
+/// owns and adds the squares of their chunks, one copy tells the host, which waits once. `T` are the parameters; of a
+/// rehearsal it is the memory alone.
+template <class Run, class T>
+class gradient_division final : public update_observer {
+  using memory_type = typename Run::memory_type;
+  using gradient_type = compute_type_t<T>;
+  static constexpr bool computes = device_region<memory_type>;
+
+ public:
+  /// `size_of(rank)` is that of each rank of the world. `owned` and `run` outlive it. Memory of the run: "ranges of
+  /// parameters" and "squares of gradients" on the device, these in tier pinned too.
+  gradient_division(Run& run, std::span<const owned_range<T>> owned, std::size_t buckets,
+                    function_ref<range_table::table_size(int)> size_of, where at)
+      : run_(&run) {
+    const auto chunks_of = [&](int rank) { return size_of(rank).chunks; };
+    constexpr const char* squares = "squares of gradients";
+    const auto rows = run.template lease_shard<kernel::chunked_range>(
+        tier::device, [&](int rank) { return size_of(rank).rows; }, "ranges of parameters", at);
+    squares_ = run.template lease_shard<double>(tier::device, chunks_of, squares, at);
+    told_ = run.template lease_shard<double>(tier::pinned, chunks_of, squares, at);
+    if constexpr (computes) {
+      scale_ = std::make_shared<scale_type>(run.engine().activations().memory(), at);
+      run.keep(scale_);
+      const std::vector<kernel::chunked_range> filled = table_.describe(owned, buckets, rows.data());
+      if (!filled.empty())
+        run.engine().access(at)->place(rows.data(), filled.data(), filled.size() * sizeof filled[0], at);
+    }
+  }
+  gradient_division(const gradient_division&) = delete;  // observations point to it
+  gradient_division& operator=(const gradient_division&) = delete;
+
+  [[nodiscard]] const range_table& table() const noexcept { return table_; }
+
+  void divide(double scale, where at) override {
+    divide(scale, at, [this] { queue_division(); });
+  }
+  /// Calls `queue()`, which queues the division, or launches a graph that has it.
+  template <class Queue>
+  void divide([[maybe_unused]] double scale, [[maybe_unused]] where at, [[maybe_unused]] const Queue& queue) {
+    if constexpr (computes) {
+      scale_->write(run_->engine().compute(), static_cast<gradient_type>(scale), at);
+      queue();
+      divided_ = run_->engine().compute().record(at);
+    }
+  }
+  void queue_division() {
+    if constexpr (computes) {
+      if (table_.chunks() == 0) return;
+      using kernel_type = kernel::scaled_squares_of_ranges<gradient_type>;
+      auto& kit = run_->engine().kit();
+      kit.teams(kernel_type::rows_of(table_.chunks()),
+                kernel_type{table_.all(), table_.chunks(), scale_->get(), squares_.data()});
+      queue_copy(kit.stream(), told_.data(), squares_.data(), table_.chunks() * sizeof(double));
+    }
+  }
+  [[nodiscard]] std::span<const double> squares(where at) override {
+    divided_.synchronize(at);
+    return told_;
+  }
+
+ private:
+  using scale_type = typename numbers_in<gradient_type, memory_type>::type;
+
+  Run* run_;
+  range_table table_;
+  std::span<double> squares_, told_;   // of chunks of gradients, on the device and for the host
+  std::shared_ptr<scale_type> scale_;  // 1 / divisor, on the device
+  stream_event divided_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/shards_in_file.hpp
 //
 // A rank's shards of parameters or gradients in a file of its own: planned, made, read and written on the stream of
@@ -37240,6 +37578,8 @@ class store_memory {
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
+  /// For graphs and optimizers of a device: its division of gradients, and the table of its ranges; null on a host.
+  [[nodiscard]] gradient_division<Run, value_type>* division() noexcept { return division_ ? &*division_ : nullptr; }
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
   [[nodiscard]] std::size_t owned_elements(int number) const;
@@ -37362,6 +37702,8 @@ class store_memory {
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
   frozen_buckets<value_type, group_type> frozen_;
+  std::optional<gradient_division<Run, value_type>> division_;
+  update_observation divides_by_;
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:
@@ -37581,6 +37923,12 @@ store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
     throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
   bind(found.values, found.gradients, at);
+  if (on_device(run.computes())) {
+    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
+    division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    if constexpr (works_on_device<group_type>)
+      divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at);
+  }
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));
     buckets_.use(*staging_);
@@ -38961,7 +39309,8 @@ class gradient_norm {
     if (told_by != nullptr) told = told_by->squares(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
-      const std::span<const double> own = told_by != nullptr ? told.first(chunks_of(range)) : told;
+      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
+      const std::span<const double> own = told.first(is_told ? chunks_of(range) : 0);
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -38969,7 +39318,7 @@ class gradient_norm {
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (told_by != nullptr) continue;
+      if (is_told) continue;
       if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
         if (world.traits().on_device)
           throw usage_error(
@@ -41055,6 +41404,21 @@ void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> ow
   change_and_gather(kit.stream(), buckets, owned, update, at);
 }
 
+/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
+/// of `queue_update`.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  const std::size_t part = state.size() / adamw_state_parts<T>;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
+      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
+                                                                      undecayed});
+    buckets.start_gather(b, after(kit.stream().record(), at));
+  }
+  buckets.finish_gathers_in(kit.stream());
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -41229,6 +41593,7 @@ class adamw {
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   update_numbers<state_type> numbers_;
+  const range_table* table_ = nullptr;  // of a store on a device
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };
@@ -41315,7 +41680,10 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   own_kit_.reset();
   kit_ = &store.run().engine().kit();
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
-  if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
+  if constexpr (works_on_device<Group>) {
+    numbers_.make(store.run(), at);
+    table_ = &store.division()->table();
+  }
   if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
   const bool here =
       store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
@@ -41392,7 +41760,7 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
       const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
       const auto queue = [&] {
         if (update_offloaded_) return update_offloaded_(*this, in, at);
-        queue_update<T>(kit, *buckets_, owned, state_, in.decayed, in.undecayed, at_once, at);
+        queue_update<T>(kit, *buckets_, *table_, state_, in.decayed, in.undecayed, at);
       };
       numbers_.write({decayed, undecayed}, at);
       update_observer* const queues = buckets_->updates().last(observer_turn::queues_work);
@@ -43847,16 +44215,6 @@ struct part_of<Stream> {
   using type = captured_part<Stream>;
 };
 
-/// A number in the memory of a device, where that is one; elsewhere none.
-template <class T, class Memory>
-struct numbers_in {
-  struct type {};
-};
-template <class T, device_region Memory>
-struct numbers_in<T, Memory> {
-  using type = device_numbers<T, Memory>;
-};
-
 /// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
 template <class Store>
 class step_graphs final : private update_observer {
@@ -43878,10 +44236,7 @@ class step_graphs final : private update_observer {
       : store_(&store), optimizer_(&optimizer), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
-    lease(at);
     if constexpr (can_capture) {
-      scale_ = std::make_shared<scale_type>(engine().activations().memory(), at);
-      store.run().keep(scale_);
       // (nvcc takes an assignment for a result that is ignored.)
       static_cast<void>(observed_ = store.observe(*this, observer_turn::queues_work, at));
       store.gathers_in(gathers_begin::when_asked);
@@ -43913,7 +44268,6 @@ class step_graphs final : private update_observer {
  private:
   using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
-  using scale_type = typename numbers_in<gradient_type, memory_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
   [[nodiscard]] std::uint64_t version() const noexcept {
@@ -43945,16 +44299,6 @@ class step_graphs final : private update_observer {
                           " in a file, which the host reads and writes between copies of the step, and no graph has "
                           "that: keep it in tier pinned or host, or take belay::graph_use::none",
                       at);
-  }
-
-  // A sum for each chunk of what a rank owns: ranges end within chunks.
-  void lease(where at) {
-    const auto elements_of = [this](int rank) {
-      return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
-    };
-    constexpr const char* purpose = "squares of gradients";
-    squares_ = store_->run().template lease_shard<double>(tier::device, elements_of, purpose, at);
-    told_ = store_->run().template lease_shard<double>(tier::pinned, elements_of, purpose, at);
   }
 
   // While spans are taken, what is queued is; a graph has none.
@@ -44030,26 +44374,12 @@ class step_graphs final : private update_observer {
 
   void divide([[maybe_unused]] double scale, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
-      scale_->write(engine().compute(), static_cast<gradient_type>(scale), at);
-      queue_part(finish_, [&] { queue_finish(); }, at);
-      finished_ = engine().compute().record(at);
+      auto& all = *store_->division();
+      const auto division = [&all] { all.queue_division(); };
+      all.divide(scale, at, [&] { queue_part(finish_, division, at); });
     }
   }
-  void queue_finish() {
-    auto& kit = engine().kit();
-    std::size_t chunks = 0;
-    for (const range_type& range : store_->buckets().owned()) {
-      kit.each(range.count, kernel::scale_from<gradient_type>{scale_->get(), range.gradient});
-      const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
-      kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
-      chunks += count;
-    }
-    queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
-  }
-  [[nodiscard]] std::span<const double> squares(where at) override {
-    finished_.synchronize(at);
-    return told_;
-  }
+  [[nodiscard]] std::span<const double> squares(where at) override { return store_->division()->squares(at); }
   // Another optimizer of the store is not in the graph.
   void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
@@ -44063,9 +44393,6 @@ class step_graphs final : private update_observer {
   graph_use use_;
   part_type body_, finish_, update_;
   std::optional<contribution_map> recorded_;  // of the body that was captured
-  std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
-  std::shared_ptr<scale_type> scale_;         // 1 / divisor, on the device
-  stream_event finished_;
   update_observation observed_;
   std::uint64_t dropped_ = 0;
   std::uint64_t launches_ = 0;

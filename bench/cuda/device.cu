@@ -115,27 +115,68 @@ void memory(const device_type& gpu, kit_type& kit, const effort& how, bench::fig
   }
 }
 
+// What a trainer launches after its backward, over a table of hundreds of ranges in buckets: division with the norm's
+// squares, and AdamW; and AdamW of one range. Beside kernels that read and write as much in one piece.
 void optimizer(const device_type& gpu, kit_type& kit, const effort& how, bench::figures& out) {
+  using belay::kernel::chunked_range, belay::kernel::chunked_ranges, belay::kernel::chunk_count;
   const std::size_t bytes = how.most / 4, n = bytes / sizeof(float), calls = 8;
   const memory_type arrays(gpu, 4 * bytes);
   float *const value = floats(arrays.data()), *const gradient = floats(arrays.data(), bytes),
                *const first = floats(arrays.data(), 2 * bytes), *const second = floats(arrays.data(), 3 * bytes);
   kit.each(4 * n, belay::kernel::fill<float>{value, 0.01F});
-  std::vector<double> shares, nanoseconds;
-  for (std::size_t r = 0; r <= how.rounds; ++r) {
-    const double limit = bench::seconds_of(kit.stream(), calls, [&] {
-      kit.each(n, passed_through{value, gradient, first, second});
-    });
-    const double took = bench::seconds_of(kit.stream(), calls, [&] {
-      kit.each(n,
-               belay::kernel::adamw<float>{value, gradient, first, second, belay::kernel::adamw_at_step<float>({}, 3)});
-    });
-    if (r == 0) continue;
-    shares.push_back(limit / took), nanoseconds.push_back(1e9 * took / static_cast<double>(n));
+
+  // Matrices and vectors as a transformer has them, in 16 buckets.
+  std::vector<chunked_range> rows;
+  std::vector<std::size_t> begins;  // of buckets
+  std::size_t chunks = 0;
+  for (std::size_t done = 0, bucket_end = 0; done < n;) {
+    if (done >= bucket_end) begins.push_back(rows.size()), bucket_end += n / 16;
+    const std::size_t size = rows.size() % 3 == 0 ? 1024 : n / 384, count = std::min(size, n - done);
+    rows.push_back({value + done, gradient + done, count, chunks, done, rows.size() % 3 != 0});
+    done += count, chunks += chunk_count(count);
   }
+  begins.push_back(rows.size());
+  struct numbers {
+    belay::kernel::adamw_scalars<float> scalars;
+    float scale;
+  };
+  const numbers some{belay::kernel::adamw_at_step<float>({}, 3), 1.0F};
+  const memory_type table(gpu, rows.size() * sizeof rows[0] + sizeof some), squares(gpu, chunks * sizeof(double));
+  expect(cudaMemcpy(table.data(), rows.data(), rows.size() * sizeof rows[0], cudaMemcpyHostToDevice));
+  auto* const there = reinterpret_cast<const chunked_range*>(table.data());
+  auto* const given = reinterpret_cast<const numbers*>(there + rows.size());
+  expect(cudaMemcpy(table.data() + rows.size() * sizeof rows[0], &some, sizeof some, cudaMemcpyHostToDevice));
+  const auto update = [&] {
+    for (std::size_t b = 0; b + 1 < begins.size(); ++b) {
+      const chunked_range& last = rows[begins[b + 1] - 1];
+      kit.teams(last.first_chunk + chunk_count(last.count) - rows[begins[b]].first_chunk,
+                belay::kernel::adamw_of_ranges<float, float>{
+                    {there + begins[b], begins[b + 1] - begins[b]}, first, n, {&given->scalars}, {&given->scalars}});
+    }
+  };
+  const belay::kernel::scaled_squares_of_ranges<float> division{
+      {there, rows.size()}, chunks, &given->scale, reinterpret_cast<double*>(squares.data())};
+
+  std::vector<double> shares, of_one, divided, nanoseconds;
+  for (std::size_t r = 0; r <= how.rounds; ++r) {
+    const auto took = [&](const auto& work) { return bench::seconds_of(kit.stream(), calls, work); };
+    const double limit = took([&] { kit.each(n, passed_through{value, gradient, first, second}); });
+    const double trained = took(update);
+    const double alone = took([&] {
+      kit.each(n, belay::kernel::adamw<float>{value, gradient, first, second, some.scalars});
+    });
+    const double scaled = took([&] { kit.each(n, belay::kernel::scale<float>{1.0F, gradient}); });
+    const double division_took = took([&] { kit.teams(division.rows_of(chunks), division); });
+    if (r == 0) continue;
+    shares.push_back(limit / trained), of_one.push_back(limit / alone), divided.push_back(scaled / division_took);
+    nanoseconds.push_back(1e9 * trained / static_cast<double>(n));
+  }
+  const std::string ranges = " of " + std::to_string(rows.size()) + " ranges";
   out.told("AdamW of " + std::to_string(n >> 20U) + " million parameters", bench::median(nanoseconds),
            "ns a parameter");
-  out.at_least("AdamW beside reading and writing as much", bench::median(shares), 0.90);
+  out.at_least("AdamW" + ranges + " beside reading and writing as much", bench::median(shares), 0.90);
+  out.at_least("AdamW of one range beside it", bench::median(of_one), 0.90);
+  out.at_least("division with squares" + ranges + " beside scaling as much", bench::median(divided), 0.85);
 }
 
 // Copies of pinned memory in pieces, beside the best large copy: of the same memory, or of CUDA's own.

@@ -48,7 +48,7 @@ TEST_CASE_TEMPLATE("cycles of offload and load leave the pinned memory of device
     CAPTURE(ranks);
     const found got = run_cycles<no_buffers>(World{ranks, {work_order::late}}, 20);
     CHECK(got.exact);
-    CHECK(got.pinned_first == got.shards + got.ring);
+    CHECK(got.pinned_first == got.shards + got.ring + got.squares);
     CHECK(got.pinned_last == got.pinned_first);
     CHECK(got.in_device == 0);
     CHECK(got.other_cycles == 0);
@@ -58,7 +58,7 @@ TEST_CASE_TEMPLATE("cycles of offload and load leave the pinned memory of device
   }
   const found cached = run_cycles<cached_buffers>(World{2, {work_order::late}}, 10);
   CHECK(cached.pinned_last > cached.pinned_first);
-  CHECK(cached.pinned_first != cached.shards + cached.ring);
+  CHECK(cached.pinned_first != cached.shards + cached.ring + cached.squares);
 }
 TEST_CASE_TEMPLATE("what a phase forgets on a device is a named, signed difference in the transition's report", World,
                    on_one_device, on_device_each) {

@@ -136,4 +136,14 @@ class device_numbers {
   stream_event copied_;
 };
 
+/// A number in the memory of a device, where that is one; elsewhere none.
+template <class T, class Memory>
+struct numbers_in {
+  struct type {};
+};
+template <class T, device_region Memory>
+struct numbers_in<T, Memory> {
+  using type = device_numbers<T, Memory>;
+};
+
 }  // namespace belay::inline BELAY_ABI

@@ -298,6 +298,7 @@ class engine {
   using access_type = typename access_of<Memory, stream_type>::type;
   std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
+  bool waited_ = false;  // since the last step or pass began: what is queued since then is work of the next one
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint64_t needed_rows_ = 0;

@@ -90,6 +90,7 @@ template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::synchronize(where at) {
   belay::synchronize(compute(), at);
   if (has_copies()) copies_->synchronize(at);
+  waited_ = true;
 }
 
 template <memory_region Memory, compute_kit<float> Kit>
@@ -238,7 +239,8 @@ auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::begin(where at) {
   expect_between_steps(at);
-  synchronize(at);  // throws what has failed since the last step
+  if (!waited_) synchronize(at);  // throws what has failed since the last step
+  waited_ = false;
   watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
   in_step_ = true;
   ++epoch_;

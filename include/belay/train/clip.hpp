@@ -167,7 +167,8 @@ class gradient_norm {
     if (told_by != nullptr) told = told_by->squares(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
-      const std::span<const double> own = told_by != nullptr ? told.first(chunks_of(range)) : told;
+      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
+      const std::span<const double> own = told.first(is_told ? chunks_of(range) : 0);
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -175,7 +176,7 @@ class gradient_norm {
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (told_by != nullptr) continue;
+      if (is_told) continue;
       if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
         if (world.traits().on_device)
           throw usage_error(

@@ -222,6 +222,7 @@ class adamw {
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   update_numbers<state_type> numbers_;
+  const range_table* table_ = nullptr;  // of a store on a device
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };

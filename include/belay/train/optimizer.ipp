@@ -32,7 +32,10 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   own_kit_.reset();
   kit_ = &store.run().engine().kit();
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
-  if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
+  if constexpr (works_on_device<Group>) {
+    numbers_.make(store.run(), at);
+    table_ = &store.division()->table();
+  }
   if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
   const bool here =
       store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
@@ -109,7 +112,7 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
       const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
       const auto queue = [&] {
         if (update_offloaded_) return update_offloaded_(*this, in, at);
-        queue_update<T>(kit, *buckets_, owned, state_, in.decayed, in.undecayed, at_once, at);
+        queue_update<T>(kit, *buckets_, *table_, state_, in.decayed, in.undecayed, at);
       };
       numbers_.write({decayed, undecayed}, at);
       update_observer* const queues = buckets_->updates().last(observer_turn::queues_work);

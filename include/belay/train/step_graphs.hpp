@@ -117,16 +117,6 @@ struct part_of<Stream> {
   using type = captured_part<Stream>;
 };
 
-/// A number in the memory of a device, where that is one; elsewhere none.
-template <class T, class Memory>
-struct numbers_in {
-  struct type {};
-};
-template <class T, device_region Memory>
-struct numbers_in<T, Memory> {
-  using type = device_numbers<T, Memory>;
-};
-
 /// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
 template <class Store>
 class step_graphs final : private update_observer {
@@ -148,10 +138,7 @@ class step_graphs final : private update_observer {
       : store_(&store), optimizer_(&optimizer), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
-    lease(at);
     if constexpr (can_capture) {
-      scale_ = std::make_shared<scale_type>(engine().activations().memory(), at);
-      store.run().keep(scale_);
       // (nvcc takes an assignment for a result that is ignored.)
       static_cast<void>(observed_ = store.observe(*this, observer_turn::queues_work, at));
       store.gathers_in(gathers_begin::when_asked);
@@ -183,7 +170,6 @@ class step_graphs final : private update_observer {
  private:
   using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
-  using scale_type = typename numbers_in<gradient_type, memory_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
   [[nodiscard]] std::uint64_t version() const noexcept {
@@ -215,16 +201,6 @@ class step_graphs final : private update_observer {
                           " in a file, which the host reads and writes between copies of the step, and no graph has "
                           "that: keep it in tier pinned or host, or take belay::graph_use::none",
                       at);
-  }
-
-  // A sum for each chunk of what a rank owns: ranges end within chunks.
-  void lease(where at) {
-    const auto elements_of = [this](int rank) {
-      return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
-    };
-    constexpr const char* purpose = "squares of gradients";
-    squares_ = store_->run().template lease_shard<double>(tier::device, elements_of, purpose, at);
-    told_ = store_->run().template lease_shard<double>(tier::pinned, elements_of, purpose, at);
   }
 
   // While spans are taken, what is queued is; a graph has none.
@@ -300,26 +276,12 @@ class step_graphs final : private update_observer {
 
   void divide([[maybe_unused]] double scale, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
-      scale_->write(engine().compute(), static_cast<gradient_type>(scale), at);
-      queue_part(finish_, [&] { queue_finish(); }, at);
-      finished_ = engine().compute().record(at);
+      auto& all = *store_->division();
+      const auto division = [&all] { all.queue_division(); };
+      all.divide(scale, at, [&] { queue_part(finish_, division, at); });
     }
   }
-  void queue_finish() {
-    auto& kit = engine().kit();
-    std::size_t chunks = 0;
-    for (const range_type& range : store_->buckets().owned()) {
-      kit.each(range.count, kernel::scale_from<gradient_type>{scale_->get(), range.gradient});
-      const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
-      kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
-      chunks += count;
-    }
-    queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
-  }
-  [[nodiscard]] std::span<const double> squares(where at) override {
-    finished_.synchronize(at);
-    return told_;
-  }
+  [[nodiscard]] std::span<const double> squares(where at) override { return store_->division()->squares(at); }
   // Another optimizer of the store is not in the graph.
   void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
@@ -333,9 +295,6 @@ class step_graphs final : private update_observer {
   graph_use use_;
   part_type body_, finish_, update_;
   std::optional<contribution_map> recorded_;  // of the body that was captured
-  std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
-  std::shared_ptr<scale_type> scale_;         // 1 / divisor, on the device
-  stream_event finished_;
   update_observation observed_;
   std::uint64_t dropped_ = 0;
   std::uint64_t launches_ = 0;

@@ -29,6 +29,7 @@
 #include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/bucket/shards.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/local_box.hpp"
@@ -36,6 +37,7 @@
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
+#include "belay/train/range_table.hpp"
 #include "belay/train/shards_in_file.hpp"
 #include "belay/train/store_options.hpp"
 #include "belay/train/whole_parameter.hpp"
@@ -112,6 +114,8 @@ class store_memory {
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
+  /// For graphs and optimizers of a device: its division of gradients, and the table of its ranges; null on a host.
+  [[nodiscard]] gradient_division<Run, value_type>* division() noexcept { return division_ ? &*division_ : nullptr; }
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
   [[nodiscard]] std::size_t owned_elements(int number) const;
@@ -234,6 +238,8 @@ class store_memory {
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
   frozen_buckets<value_type, group_type> frozen_;
+  std::optional<gradient_division<Run, value_type>> division_;
+  update_observation divides_by_;
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:

@@ -142,6 +142,12 @@ store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
     throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
   bind(found.values, found.gradients, at);
+  if (on_device(run.computes())) {
+    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
+    division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    if constexpr (works_on_device<group_type>)
+      divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at);
+  }
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));
     buckets_.use(*staging_);

@@ -53,6 +53,7 @@ struct found {
   std::size_t pinned_first = 0, pinned_last = 0;  // after a cycle
   std::size_t shards = 0;                         // bytes of this rank's shards, as arenas round them
   std::size_t ring = 0;                           // and of what streams between them and the device, in the same tier
+  std::size_t squares = 0;                        // and of what a device tells of gradients
   std::size_t in_device = 0;                      // planned bytes of parameters, gradients and state there
   std::size_t other_cycles = 0;                   // that left a tier otherwise than the first
   std::ptrdiff_t grown = 0;                       // what transitions reported
@@ -143,6 +144,7 @@ found run_cycles(const Launch& launch, std::size_t cycles) {
       if (of_shards && item.where_it_is == tier::pinned) out.shards += item.bytes;
       if (of_shards && item.where_it_is == tier::device) out.in_device += item.bytes;
       if (item.purpose == "optimizer ring" && item.where_it_is == tier::pinned) out.ring += item.bytes;
+      if (item.purpose == "squares of gradients" && item.where_it_is == tier::pinned) out.squares += item.bytes;
     }
     // Values, gradients and moments of what this rank owns; each parameter's begin at a cache line.
     std::size_t exact = belay::leased_size(2 * owned * sizeof(float));

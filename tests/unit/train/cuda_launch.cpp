@@ -66,6 +66,8 @@ template <class F>
 inline constexpr bool is_update = false;
 template <class... Types>
 inline constexpr bool is_update<belay::kernel::adamw<Types...>> = true;
+template <class... Types>
+inline constexpr bool is_update<belay::kernel::adamw_of_ranges<Types...>> = true;
 
 // Products of a stream take memory of the device, as a handle of cuBLAS does. Counts the kernels of updates.
 class costly_api : public fakes::device_api {
@@ -97,6 +99,11 @@ class costly_api : public fakes::device_api {
     if (is_update<F>) ++updates;
     return device_api::each(on, count, f);
   }
+  template <class G>
+  status_type teams(stream_type on, std::size_t count, const G& g) {
+    if (is_update<G>) ++updates;
+    return device_api::teams(on, count, g);
+  }
   static constexpr std::size_t taken = 30'000;
   std::atomic<std::size_t> updates = 0;
 
@@ -107,7 +114,7 @@ class costly_api : public fakes::device_api {
 
 }  // namespace
 
-TEST_CASE("an update on a device is a kernel for each range, however long that is") {
+TEST_CASE("an update on a device is a kernel for each bucket, or for each range of a chunk of state that comes to it") {
   for (const belay::tier state : {belay::tier::device, belay::tier::pinned}) {
     CAPTURE(name(state));
     costly_api api;
@@ -115,7 +122,7 @@ TEST_CASE("an update on a device is a kernel for each range, however long that i
     belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}),
                   trained<float>(out, {.hidden = 5'000, .optimizer = {.state = state}}));
     REQUIRE(out.losses.size() == steps);
-    CHECK(api.updates == 2 * steps);  // of two parameters of some chunks
+    CHECK(api.updates == 2 * steps);  // of two parameters, each a bucket
   }
 }
 

@@ -143,8 +143,10 @@ class bound_buckets {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
   void scale_owned(gradient_type scale, where at) const {
-    if (update_observer* const queues = updates_.last(observer_turn::queues_work)) return queues->divide(scale, at);
-    for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
+    update_observer* const queues = updates_.last(observer_turn::queues_work);
+    if (queues != nullptr) queues->divide(scale, at);
+    for (const owned_range<T>& range : owned_)
+      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
   }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
     each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);

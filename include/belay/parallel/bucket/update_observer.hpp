@@ -32,7 +32,8 @@ class update_observer {
   /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
   [[nodiscard]] virtual bool away() const noexcept { return false; }
 
-  /// Multiplies the gradients that this rank owns by `scale`; then the sums of squares of their chunks, in order.
+  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
+  /// squares, in order.
   virtual void divide(double /*scale*/, where /*at*/) {}
   [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
   /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.

@@ -26,11 +26,13 @@
 #include "belay/device/host_access.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/chunked_ranges.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/step/commit.hpp"
+#include "belay/train/range_table.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -162,6 +164,21 @@ void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> ow
     queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
   };
   change_and_gather(kit.stream(), buckets, owned, update, at);
+}
+
+/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
+/// of `queue_update`.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  const std::size_t part = state.size() / adamw_state_parts<T>;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
+      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
+                                                                      undecayed});
+    buckets.start_gather(b, after(kit.stream().record(), at));
+  }
+  buckets.finish_gathers_in(kit.stream());
 }
 
 }  // namespace belay::inline BELAY_ABI
