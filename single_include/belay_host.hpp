@@ -13382,6 +13382,15 @@ struct products_of {
   return some < length ? some : length;
 }
 
+/// The sum of the sixteen lanes of a sum, which are added in halves; they are overwritten.
+template <class Sum>
+[[nodiscard]] BELAY_HD constexpr Sum folded_lanes(Sum (&lane)[sum_lanes]) noexcept {
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
 /// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
 /// halves.
 template <class Sum, class Term>
@@ -13394,10 +13403,7 @@ template <class Sum, class Term>
   for (std::size_t l = 0; l < sum_lanes; ++l) {  // a constant bound keeps the lanes in registers
     if (l < count - whole) lane[l] += term(whole + l);
   }
-  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
-    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
+  return folded_lanes(lane);
 }
 
 /// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
@@ -13738,8 +13744,8 @@ struct scaled_squares_of_ranges {
 // ---- belay/kernel/losses.hpp
 //
 // Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
-// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
-// ascending order either way, so that the sum has the same bits everywhere.
+// in the order of a stream; on a device a team does each row, and another adds their losses. Rows are added in the
+// sixteen lanes of a sum either way, so that it has the same bits everywhere.
 //
 //   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 
@@ -13751,6 +13757,114 @@ struct scaled_squares_of_ranges {
 //   const belay::kernel::rms_norm_rows<float> norm{in, weight, out, inverse, width, 1e-5F};
 //   belay::kernel::for_each_row(rows, norm);
 //   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
+
+// ---- belay/kernel/rows/column_sums.hpp
+//
+// Sums over rows, one for each column. Rows are added in groups of `rows_of_group`, each from its first row to its
+// last, and the groups in ascending order. So a device adds groups at once and then their sums, and one thread, which
+// adds a group after the other, gets the same bits.
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// Kernels that add up rows are divided into blocks of so many columns.
+inline constexpr std::size_t columns_of_block = 64;
+/// Rows whose sums are added to each other.
+inline constexpr std::size_t rows_of_group = 64;
+
+[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
+  return (width + columns_of_block - 1) / columns_of_block;
+}
+[[nodiscard]] BELAY_HD constexpr std::size_t row_group_count(std::size_t rows) noexcept {
+  return (rows + rows_of_group - 1) / rows_of_group;
+}
+
+/// The part of a row in a column's sum.
+template <class Term>
+concept column_term = requires(const Term& term, std::size_t row, std::size_t column) {
+  { term(row, column) } -> real;
+};
+
+/// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
+template <column_term Term, real Sum>
+struct column_sums {
+  using sum_type = Sum;
+  /// The terms, the sums, and how many rows and columns there are.
+  Term term;
+  Sum* sums;
+  std::size_t rows;
+  std::size_t width;
+
+  /// The columns of a block, in all rows.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t block) const noexcept {
+    const std::size_t column = block * columns_of_block;
+    const std::size_t count = width - column < columns_of_block ? width - column : columns_of_block;
+    for (std::size_t group = 0; group < row_group_count(rows); ++group)
+      add_group(team, group, column, count, [&](std::size_t j, Sum sum) { sums[column + j] += sum; });
+  }
+
+  /// Calls `take(j, the sum over the rows of a group in column `first` + j)` for j below `count`, at most those of a
+  /// block, divided among the lanes.
+  template <team Team, class Take>
+  BELAY_HD void add_group(const Team& team, std::size_t group, std::size_t first, std::size_t count,
+                          const Take& take) const noexcept {
+    const std::size_t begin = group * rows_of_group, end = begin + rows_of_group < rows ? begin + rows_of_group : rows;
+    if constexpr (Team::lanes == 1) {
+      Sum part[columns_of_block] = {};
+      for (std::size_t row = begin; row < end; ++row)
+        for (std::size_t j = 0; j < count; ++j) part[j] += static_cast<Sum>(term(row, first + j));
+      for (std::size_t j = 0; j < count; ++j) take(j, part[j]);
+    } else {
+      for (std::size_t j = team.lane; j < count; j += Team::lanes) {
+        Sum part = 0;
+        for (std::size_t row = begin; row < end; ++row) part += static_cast<Sum>(term(row, first + j));
+        take(j, part);
+      }
+    }
+  }
+};
+
+/// The sums of each group of rows, in `count` columns from `first` on: partials[group * count + j]. An index is a group
+/// and a block of columns.
+template <column_term Term, real Sum>
+struct group_sums {
+  /// What is summed, where the sums of groups are written, and the columns.
+  column_sums<Term, Sum> of;
+  Sum* partials;
+  std::size_t first, count;
+
+  /// Indices of all groups and blocks.
+  [[nodiscard]] BELAY_HD std::size_t indices() const noexcept {
+    return row_group_count(of.rows) * column_block_count(count);
+  }
+  /// A group in the columns of a block.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t index) const noexcept {
+    const std::size_t blocks = column_block_count(count), group = index / blocks;
+    const std::size_t column = index % blocks * columns_of_block;
+    const std::size_t some = count - column < columns_of_block ? count - column : columns_of_block;
+    Sum* const to = partials + group * count + column;
+    of.add_group(team, group, first + column, some, [&](std::size_t j, Sum sum) { to[j] = sum; });
+  }
+};
+
+/// sums[j] += partials[j] + partials[count + j] + ..., group after group. An index is a column.
+template <real Sum>
+struct added_groups {
+  /// Where it is added, the sums of groups, and how many columns and groups there are.
+  Sum* sums;
+  const Sum* partials;
+  std::size_t count, groups;
+
+  /// Column j.
+  BELAY_HD void operator()(std::size_t j) const noexcept {
+    Sum sum = sums[j];
+    for (std::size_t group = 0; group < groups; ++group) sum += partials[group * count + j];
+    sums[j] = sum;
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/rows/indexed.hpp
 //
@@ -13818,13 +13932,6 @@ struct selected_positions {
     *count = static_cast<std::int64_t>(found);
   }
 };
-
-/// Kernels that add up rows are divided into blocks of so many columns.
-inline constexpr std::size_t columns_of_block = 64;
-
-[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
-  return (width + columns_of_block - 1) / columns_of_block;
-}
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
 /// index that is not below `limit` is noted, and its row is zeros. `out` may be wider.
@@ -13988,37 +14095,17 @@ struct rms_norm_rows_backward {
   }
 };
 
-/// dweight[i] += dy[i] * (x[i] * inverse), one row's part.
+/// What a row adds to the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
+/// `rms_norm_rows_backward` where that overwrites `dout`.
 template <stored_real T, stored_real Outer = T>
-struct rms_norm_weight_part {
-  const T* x;
-  const Outer* dy;
-  compute_type_t<T>* dweight;
-  compute_type_t<T> inverse;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    dweight[i] += widened(dy[i]) * (widened(x[i]) * inverse);
-  }
-};
-
-/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order. A kernel index is a block of
-/// `columns_of_block` columns. It runs before `rms_norm_rows_backward` where that overwrites `dout`.
-template <stored_real T, stored_real Outer = T>
-struct rms_norm_weight_backward {
+struct rms_norm_weight_term {
   const T* in;
   const compute_type_t<T>* inverse;
   const Outer* dout;
-  compute_type_t<T>* dweight;
-  std::size_t rows;
   std::size_t width;
-
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
-    const std::size_t first = block * columns_of_block;
-    const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
-    for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t at = row * width + first;
-      for_each_index(team, count, rms_norm_weight_part<T, Outer>{in + at, dout + at, dweight + first, inverse[row]});
-    }
+  BELAY_HD constexpr compute_type_t<T> operator()(std::size_t row, std::size_t column) const noexcept {
+    const std::size_t i = row * width + column;
+    return widened(dout[i]) * (widened(in[i]) * inverse[row]);
   }
 };
 
@@ -14332,20 +14419,20 @@ struct swiglu_rows_again_backward {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(sum)` is called once.
+/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(team, sum)` is called once.
 template <class L>
 concept row_losses = requires(const L& loss, std::size_t row, double sum) {
   { loss.rows() } -> std::same_as<std::size_t>;
   { loss.row_loss(solo{}, row) } -> std::same_as<double>;
-  loss.note(sum);
+  loss.note(solo{}, sum);
 };
 
 /// All of a loss on one thread.
 template <class L>
 BELAY_HD void note_loss(const L& loss) {
-  double sum = 0;
-  for (std::size_t row = 0; row < loss.rows(); ++row) sum += loss.row_loss(solo{}, row);
-  loss.note(sum);
+  double lane[sum_lanes] = {};
+  for (std::size_t row = 0; row < loss.rows(); ++row) lane[row % sum_lanes] += loss.row_loss(solo{}, row);
+  loss.note(solo{}, folded_lanes(lane));
 }
 
 /// losses[i] = the loss of row first + i, by a team.
@@ -14364,22 +14451,30 @@ struct losses_of_rows {
   }
 };
 
-/// Adds the losses of rows [first, first + count) to `*sum`, in order; notes it after the last row. Work of one thread.
+/// Adds the losses of rows [first, first + count) to the lanes of their sum; notes it after the last row. A kernel of
+/// one index; `first` is a multiple of `sum_lanes`.
 template <row_losses L>
 struct summed_losses {
-  /// The loss, what has been added of it, its losses of `count` rows, and the first of these.
+  /// The loss, the lanes, the losses of `count` rows, and the first of these.
   L loss;
-  double* sum;
+  double* lanes;
   const double* losses;
   std::size_t first;
   std::size_t count;
 
-  /// All of these rows, in order.
-  BELAY_HD void operator()() const noexcept {
-    double total = first == 0 ? 0 : *sum;
-    for (std::size_t i = 0; i < count; ++i) total += losses[i];
-    *sum = total;
-    if (first + count == loss.rows()) loss.note(total);
+  /// All of these rows.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t) const noexcept {
+    for (std::size_t l = team.lane; l < sum_lanes; l += Team::lanes) {
+      double sum = first == 0 ? 0 : lanes[l];
+      for (std::size_t i = l; i < count; i += sum_lanes) sum += losses[i];
+      lanes[l] = sum;
+    }
+    team.synchronize();
+    if (first + count < loss.rows()) return;
+    double lane[sum_lanes];
+    for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] = lanes[l];
+    loss.note(team, folded_lanes(lane));
   }
 };
 
@@ -14397,9 +14492,10 @@ struct kept_loss {
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     return loss.row_loss(team, row);
   }
-  BELAY_HD void note(double total) const noexcept {
-    *sum = total;
-    loss.note(total);
+  template <team Team>
+  BELAY_HD void note(const Team& team, double total) const noexcept {
+    if (team.lane == 0) *sum = total;
+    loss.note(team, total);
   }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
@@ -14453,7 +14549,10 @@ struct noted_squared_error {
       for_each_index(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
     return sum;
   }
-  BELAY_HD void note(double sum) const noexcept { found.add_loss(sum, samples); }
+  template <team Team>
+  BELAY_HD void note(const Team& team, double sum) const noexcept {
+    if (team.lane == 0) found.add_loss(sum, samples);
+  }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
 
@@ -14471,11 +14570,14 @@ struct noted_cross_entropy {
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     return each.row_loss(team, row);
   }
-  BELAY_HD void note(double sum) const noexcept {
+  template <team Team>
+  BELAY_HD void note(const Team& team, double sum) const noexcept {
     std::uint64_t targets = 0;
-    for (std::size_t row = 0; each.gradient == nullptr && row < row_count; ++row)
+    for (std::size_t row = team.lane; each.gradient == nullptr && row < row_count; row += Team::lanes)
       targets += each.targets[row] != ignored_target ? 1U : 0U;
-    each.found.add_loss(sum, targets);
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2)
+      targets += team.from((team.lane + width) % Team::lanes, targets);
+    if (team.lane == 0) each.found.add_loss(sum, targets);
   }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
@@ -19540,6 +19642,18 @@ class frame_arithmetic {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
   }
 
+  /// Queues sums over rows, one for each column, which are added to what `all.sums` has. The bits are those of
+  /// `kernel::column_sums` by one thread.
+  template <class Term, class Sum>
+  void add_columns(const kernel::column_sums<Term, Sum>& all) {
+    if constexpr (!takes_kernel<kernel::column_sums<Term, Sum>>())
+      return;
+    else if constexpr (requires { kit().add_columns(all); })
+      kit().add_columns(all);
+    else
+      kit().teams(kernel::column_block_count(all.width), all);
+  }
+
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of
   /// them, or what `read` gives; `transposed(x)` is read so. They may be bf16 and float in any mixture: products are
   /// summed in float and rounded once. Throws usage_error where the shapes do not fit.
@@ -21287,7 +21401,8 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
 
 namespace belay::inline BELAY_ABI {
 
-/// Records a routing, expert e by index e: its selections, and the sum of its probabilities in ascending order of rows.
+/// Records a routing, an expert by a team: its selections, and the sum of its probabilities in the sixteen lanes of a
+/// sum over rows.
 template <class T>
 struct recorded_routing {
   /// Selections of each expert and probabilities [rows, experts], and the entries to write.
@@ -21297,11 +21412,18 @@ struct recorded_routing {
   std::size_t experts;
   std::int64_t* selections;
   double* sums;
+  // Of row i.
+  struct probability {
+    const T* of;
+    std::size_t experts;
+    BELAY_HD constexpr double operator()(std::size_t i) const noexcept { return static_cast<double>(of[i * experts]); }
+  };
   /// Expert e.
-  BELAY_HD void operator()(std::size_t e) const noexcept {
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t e) const noexcept {
+    const double total = kernel::sum_in_lanes<double>(team, probability{probabilities + e, experts}, rows);
+    if (team.lane != 0) return;
     selections[e] = counts[e];
-    double total = 0;
-    for (std::size_t row = 0; row < rows; ++row) total += static_cast<double>(probabilities[row * experts + e]);
     sums[e] = total;
   }
 };
@@ -21337,26 +21459,16 @@ class expert_statistics {
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
   template <class T>
   void record(std::size_t layer, std::size_t micro_batch, const routing<T>& routed, where at = where::current()) {
-    const std::size_t first = entry(layer, micro_batch, at);
-    for (std::size_t e = 0; e < experts_; ++e) {
-      selections_[first + e] = routed.global_counts[e];
-      probability_sums_[first + e] = 0;
-    }
-    for (std::size_t row = 0; row < routed.rows; ++row) {
-      const T* probability = routed.probabilities.data() + row * experts_;
-      for (std::size_t e = 0; e < experts_; ++e) probability_sums_[first + e] += static_cast<double>(probability[e]);
-    }
+    kernel::for_each_row(experts_, recorder(entry(layer, micro_batch, at), routed));
   }
 
-  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, an expert an index; nothing where the
+  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, a team an expert; nothing where the
   /// memory is not the caller's. Throws `usage_error` beyond the prepared sizes.
   template <class Frame, class T>
   void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
                  where at = where::current()) const {
     const std::size_t first = entry(layer, micro_batch, at);
-    if (own_selections_.empty())
-      frame.each(experts_, recorded_routing<T>{routed.global_counts.data(), routed.probabilities.data(), routed.rows,
-                                               experts_, selections_.data() + first, probability_sums_.data() + first});
+    if (own_selections_.empty()) frame.teams(experts_, recorder(first, routed));
   }
 
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
@@ -21377,6 +21489,11 @@ class expert_statistics {
   void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const;
 
  private:
+  template <class T>
+  [[nodiscard]] recorded_routing<T> recorder(std::size_t first, const routing<T>& routed) const noexcept {
+    return {routed.global_counts.data(), routed.probabilities.data(),     routed.rows, experts_,
+            selections_.data() + first,  probability_sums_.data() + first};
+  }
   [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
                                            where at);
 

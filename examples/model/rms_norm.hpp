@@ -65,9 +65,9 @@ class rms_norm {
   /// Adds the weight's gradient alone, of an input that has none.
   void add_gradient(auto& frame, view<const number, 2> x, view<const number, 1> scale,
                     view<const number, 2> dout) const {
-    frame.teams(kernel::column_block_count(x.extent(1)),
-                kernel::rms_norm_weight_backward<number>{x.data(), scale.data(), dout.data(),
-                                                         frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
+    using term = kernel::rms_norm_weight_term<number>;
+    frame.add_columns(kernel::column_sums<term, number>{
+        {x.data(), scale.data(), dout.data(), x.extent(1)}, frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
   }
 
   template <class Visitor>

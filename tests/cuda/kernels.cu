@@ -191,8 +191,10 @@ int main() {
   compare("rms_norm_rows_again", rows, [](const arrays& x) {
     return kernel::rms_norm_rows_again<float>{x.a, x.b, x.row, x.out, width};
   });
-  compare("rms_norm_weight_backward", kernel::column_block_count(width),
-          [](const arrays& x) { return kernel::rms_norm_weight_backward<float>{x.a, x.row, x.c, x.out, rows, width}; });
+  compare("column_sums", kernel::column_block_count(width), [](const arrays& x) {
+    return kernel::column_sums<kernel::rms_norm_weight_term<float>, float>{
+        {x.a, x.row, x.c, width}, x.out, rows, width};
+  });
   compare("rms_norm_rows_backward", rows,
           [](const arrays& x) { return kernel::rms_norm_rows_backward<float>{x.a, x.b, x.row, x.c, x.out, width}; });
   compare("rotate_heads", rows,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Losses of a micro-batch: the sum over rows is noted, its gradient written. On the host a loss is work that runs once,
-// in the order of a stream; on a device a team does each row, and their losses are added afterwards. Rows are added in
-// ascending order either way, so that the sum has the same bits everywhere.
+// in the order of a stream; on a device a team does each row, and another adds their losses. Rows are added in the
+// sixteen lanes of a sum either way, so that it has the same bits everywhere.
 //
 //   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
 #pragma once
@@ -20,20 +20,20 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(sum)` is called once.
+/// The loss of `rows()` rows: `row_loss(team, row)` writes the row's gradient, `note(team, sum)` is called once.
 template <class L>
 concept row_losses = requires(const L& loss, std::size_t row, double sum) {
   { loss.rows() } -> std::same_as<std::size_t>;
   { loss.row_loss(solo{}, row) } -> std::same_as<double>;
-  loss.note(sum);
+  loss.note(solo{}, sum);
 };
 
 /// All of a loss on one thread.
 template <class L>
 BELAY_HD void note_loss(const L& loss) {
-  double sum = 0;
-  for (std::size_t row = 0; row < loss.rows(); ++row) sum += loss.row_loss(solo{}, row);
-  loss.note(sum);
+  double lane[sum_lanes] = {};
+  for (std::size_t row = 0; row < loss.rows(); ++row) lane[row % sum_lanes] += loss.row_loss(solo{}, row);
+  loss.note(solo{}, folded_lanes(lane));
 }
 
 /// losses[i] = the loss of row first + i, by a team.
@@ -52,22 +52,30 @@ struct losses_of_rows {
   }
 };
 
-/// Adds the losses of rows [first, first + count) to `*sum`, in order; notes it after the last row. Work of one thread.
+/// Adds the losses of rows [first, first + count) to the lanes of their sum; notes it after the last row. A kernel of
+/// one index; `first` is a multiple of `sum_lanes`.
 template <row_losses L>
 struct summed_losses {
-  /// The loss, what has been added of it, its losses of `count` rows, and the first of these.
+  /// The loss, the lanes, the losses of `count` rows, and the first of these.
   L loss;
-  double* sum;
+  double* lanes;
   const double* losses;
   std::size_t first;
   std::size_t count;
 
-  /// All of these rows, in order.
-  BELAY_HD void operator()() const noexcept {
-    double total = first == 0 ? 0 : *sum;
-    for (std::size_t i = 0; i < count; ++i) total += losses[i];
-    *sum = total;
-    if (first + count == loss.rows()) loss.note(total);
+  /// All of these rows.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t) const noexcept {
+    for (std::size_t l = team.lane; l < sum_lanes; l += Team::lanes) {
+      double sum = first == 0 ? 0 : lanes[l];
+      for (std::size_t i = l; i < count; i += sum_lanes) sum += losses[i];
+      lanes[l] = sum;
+    }
+    team.synchronize();
+    if (first + count < loss.rows()) return;
+    double lane[sum_lanes];
+    for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] = lanes[l];
+    loss.note(team, folded_lanes(lane));
   }
 };
 
@@ -85,9 +93,10 @@ struct kept_loss {
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     return loss.row_loss(team, row);
   }
-  BELAY_HD void note(double total) const noexcept {
-    *sum = total;
-    loss.note(total);
+  template <team Team>
+  BELAY_HD void note(const Team& team, double total) const noexcept {
+    if (team.lane == 0) *sum = total;
+    loss.note(team, total);
   }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
@@ -141,7 +150,10 @@ struct noted_squared_error {
       for_each_index(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
     return sum;
   }
-  BELAY_HD void note(double sum) const noexcept { found.add_loss(sum, samples); }
+  template <team Team>
+  BELAY_HD void note(const Team& team, double sum) const noexcept {
+    if (team.lane == 0) found.add_loss(sum, samples);
+  }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
 
@@ -159,11 +171,14 @@ struct noted_cross_entropy {
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     return each.row_loss(team, row);
   }
-  BELAY_HD void note(double sum) const noexcept {
+  template <team Team>
+  BELAY_HD void note(const Team& team, double sum) const noexcept {
     std::uint64_t targets = 0;
-    for (std::size_t row = 0; each.gradient == nullptr && row < row_count; ++row)
+    for (std::size_t row = team.lane; each.gradient == nullptr && row < row_count; row += Team::lanes)
       targets += each.targets[row] != ignored_target ? 1U : 0U;
-    each.found.add_loss(sum, targets);
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2)
+      targets += team.from((team.lane + width) % Team::lanes, targets);
+    if (team.lane == 0) each.found.add_loss(sum, targets);
   }
   BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };

@@ -55,6 +55,15 @@ struct products_of {
   return some < length ? some : length;
 }
 
+/// The sum of the sixteen lanes of a sum, which are added in halves; they are overwritten.
+template <class Sum>
+[[nodiscard]] BELAY_HD constexpr Sum folded_lanes(Sum (&lane)[sum_lanes]) noexcept {
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
 /// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
 /// halves.
 template <class Sum, class Term>
@@ -67,10 +76,7 @@ template <class Sum, class Term>
   for (std::size_t l = 0; l < sum_lanes; ++l) {  // a constant bound keeps the lanes in registers
     if (l < count - whole) lane[l] += term(whole + l);
   }
-  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
-    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
+  return folded_lanes(lane);
 }
 
 /// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the

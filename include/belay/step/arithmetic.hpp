@@ -15,6 +15,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/kernel/rows.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -32,6 +33,18 @@ class frame_arithmetic {
   template <class G>
   void teams(std::size_t count, const G& g) {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
+  }
+
+  /// Queues sums over rows, one for each column, which are added to what `all.sums` has. The bits are those of
+  /// `kernel::column_sums` by one thread.
+  template <class Term, class Sum>
+  void add_columns(const kernel::column_sums<Term, Sum>& all) {
+    if constexpr (!takes_kernel<kernel::column_sums<Term, Sum>>())
+      return;
+    else if constexpr (requires { kit().add_columns(all); })
+      kit().add_columns(all);
+    else
+      kit().teams(kernel::column_block_count(all.width), all);
   }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of

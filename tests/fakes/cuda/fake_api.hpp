@@ -214,7 +214,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
     });
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
-  [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 64; }  // so that work comes in pieces
+  [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 512; }  // so that work comes in pieces
   status_type use_workspace(stream_type on, std::byte* first, std::size_t bytes) {
     return on_stream("use_workspace", on, [&] {
       return memory_.holds(first, bytes) ? std::string() : std::string("no memory of the device");

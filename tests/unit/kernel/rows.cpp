@@ -266,7 +266,8 @@ TEST_CASE("the RMS norm and its backward by input and weight agree with differen
     const auto kept = inverse;
     std::vector<double> dweight(width, 1.0), din = dout;
     for_each_row(column_block_count(width),
-                 rms_norm_weight_backward<double>{x.data(), kept.data(), dout.data(), dweight.data(), rows, width});
+                 column_sums<rms_norm_weight_term<double>, double>{
+                     {x.data(), kept.data(), dout.data(), width}, dweight.data(), rows, width});
     std::vector<double> again(y.size());
     for_each_row(rows, rms_norm_rows_again<double>{x.data(), weight.data(), kept.data(), again.data(), width});
     CHECK(again == y);

@@ -5,8 +5,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -63,29 +67,74 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
 }
 
 TEST_CASE("a loss has the same bits and gradient from one thread, which also adds the rows, and from a warp a row") {
-  const std::size_t count = sum_chunk + 100;  // two rows
+  const std::size_t count = 35 * sum_chunk + 100;  // 36 rows, of which 32 are added first
   const auto output = wave<float>(count, 0), target = wave<float>(count, 1);
   auto one = output, many = output;  // gradients in place
   findings_record whole, pieces;
   noted_squared_error<float>{one.data(), target.data(), one.data(), count, 3, {&whole, {}}}();
   const noted_squared_error<float> loss{many.data(), target.data(), many.data(), count, 3, {&pieces, {}}};
-  REQUIRE(loss.rows() == 2);
-  double sum = -1, losses[2];
-  run_by_threads<32>(2, losses_of_rows<noted_squared_error<float>>{loss, losses, 0});
-  summed_losses<noted_squared_error<float>>{loss, &sum, losses, 0, 1}();
+  REQUIRE(loss.rows() == 36);
+  double lanes[sum_lanes], losses[36];
+  run_by_threads<32>(36, losses_of_rows<noted_squared_error<float>>{loss, losses, 0});
+  run_by_threads<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses, 0, 32});
   CHECK(pieces.loss_count == 0);  // not before the last row
-  summed_losses<noted_squared_error<float>>{loss, &sum, losses + 1, 1, 1}();
+  run_by_threads<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses + 32, 32, 4});
   CHECK(pieces.loss == whole.loss);
   CHECK(pieces.loss_count == 3);
   CHECK(many == one);
-  std::vector<double> squares(2), by_warps(2);
-  for_each_row(2, chunk_sums_of_squares<float>{output.data(), count, squares.data()});
-  run_by_threads<32>(2, chunk_sums_of_squares<float>{output.data(), count, by_warps.data()});
+  std::vector<double> squares(36), by_warps(36);
+  for_each_row(36, chunk_sums_of_squares<float>{output.data(), count, squares.data()});
+  run_by_threads<32>(36, chunk_sums_of_squares<float>{output.data(), count, by_warps.data()});
   CHECK(squares == by_warps);
-  CHECK(squares[0] + squares[1] == sum_of_squares(output.data(), count));
+  CHECK(std::accumulate(squares.begin(), squares.end(), 0.0) == sum_of_squares(output.data(), count));
   double expected = 0;
   for (std::size_t i = 0; i < count; ++i) expected += std::pow(static_cast<double>(output[i] - target[i]), 2);
-  CHECK(std::abs(whole.loss - expected) < 1e-9);
+  CHECK(std::abs(whole.loss - expected) < 1e-6);
+}
+TEST_CASE("the targets of an evaluation are counted by all lanes") {
+  const std::size_t rows = 45, width = 5;
+  const auto logits = wave<float>(rows * width, 0);
+  std::vector<std::int32_t> targets(rows);
+  for (std::size_t i = 0; i < rows; ++i)
+    targets[i] = i % 4 == 1 ? ignored_target : static_cast<std::int32_t>(i % width);
+  findings_record one, many;
+  const auto loss = [&](findings_record& found) {
+    return noted_cross_entropy<float>{{logits.data(), targets.data(), nullptr, nullptr, width, 0, {&found, {}}}, rows};
+  };
+  loss(one)();
+  double lanes[sum_lanes], losses[rows];
+  run_by_threads<32>(rows, losses_of_rows<noted_cross_entropy<float>>{loss(many), losses, 0});
+  run_by_threads<32>(1, summed_losses<noted_cross_entropy<float>>{loss(many), lanes, losses, 0, rows});
+  CHECK(many.loss == one.loss);
+  CHECK(many.loss_count == one.loss_count);
+  CHECK(one.loss_count == 34);
+}
+
+TEST_CASE("sums of columns have the same bits from one thread, from warps, and from groups that are added afterwards") {
+  for (const std::size_t rows : {1u, 63u, 64u, 65u, 200u})
+    for (const std::size_t width : {1u, 63u, 130u}) {
+      CAPTURE(rows);
+      CAPTURE(width);
+      const auto x = wave<float>(rows * width, 0), dy = wave<float>(rows * width, 1), inverse = wave<float>(rows, 2);
+      const std::vector<float> before = wave<float>(width, 3);
+      using term = rms_norm_weight_term<float>;
+      const auto sums = [&](std::vector<float>& to) {
+        return column_sums<term, float>{{x.data(), inverse.data(), dy.data(), width}, to.data(), rows, width};
+      };
+      std::vector<float> one = before, many = before, grouped = before;
+      for_each_row(column_block_count(width), sums(one));
+      run_by_threads<32>(column_block_count(width), sums(many));
+      CHECK(many == one);
+      const std::size_t groups = row_group_count(rows);
+      for (std::size_t first = 0; first < width; first += 64) {
+        const std::size_t count = std::min<std::size_t>(64, width - first);
+        std::vector<float> partials(groups * count, -1);
+        const group_sums<term, float> of_groups{sums(grouped), partials.data(), first, count};
+        run_by_threads<32>(of_groups.indices(), of_groups);
+        for_each_index(count, added_groups<float>{grouped.data() + first, partials.data(), count, groups});
+      }
+      CHECK(grouped == one);
+    }
 }
 
 TEST_CASE("a kernel without a team and one with are both run row by row") {

@@ -119,17 +119,34 @@ class kit {
     stream_.expect(api().select(stream_.handle(), scratch_, values, positions, count), "select", values.size() * 4, {});
   }
 
-  /// A loss: each row by a team, then their sum in ascending order by one thread. All by one thread where the run has
-  /// given no workspace.
+  /// A loss: each row by a team, then their sum by one team. All by one thread where the run has given no workspace.
   template <kernel::row_losses Loss>
   void loss(const Loss& loss) {
     const std::span<double> memory = scratch<double>();
-    if (loss.rows() == 0 || memory.size() < 2) return stream_.run(loss);
-    const std::size_t most = memory.size() - 1;
+    constexpr std::size_t lanes = kernel::sum_lanes;
+    if (loss.rows() == 0 || memory.size() < 2 * lanes) return stream_.run(loss);
+    const std::size_t most = (memory.size() - lanes) / lanes * lanes;
     for (std::size_t first = 0; first < loss.rows(); first += most) {
       const std::size_t count = loss.rows() - first < most ? loss.rows() - first : most;
-      teams(count, kernel::losses_of_rows<Loss>{loss, memory.data() + 1, first});
-      stream_.run(kernel::summed_losses<Loss>{loss, memory.data(), memory.data() + 1, first, count});
+      teams(count, kernel::losses_of_rows<Loss>{loss, memory.data() + lanes, first});
+      teams(1, kernel::summed_losses<Loss>{loss, memory.data(), memory.data() + lanes, first, count});
+    }
+  }
+
+  /// Sums over rows: groups of rows at once, then their sums, column by column. All rows one after the other where the
+  /// run has given no workspace.
+  template <class Term, class Sum>
+  void add_columns(const kernel::column_sums<Term, Sum>& all) {
+    const std::span<Sum> memory = scratch<Sum>();
+    const std::size_t groups = kernel::row_group_count(all.rows);
+    std::size_t at_once = groups < 2 ? 0 : memory.size() / groups;
+    if (at_once < all.width) at_once -= at_once % kernel::columns_of_block;
+    if (at_once == 0) return teams(kernel::column_block_count(all.width), all);
+    for (std::size_t first = 0; first < all.width; first += at_once) {
+      const std::size_t count = all.width - first < at_once ? all.width - first : at_once;
+      const kernel::group_sums<Term, Sum> of_groups{all, memory.data(), first, count};
+      teams(of_groups.indices(), of_groups);
+      each(count, kernel::added_groups<Sum>{all.sums + first, memory.data(), count, groups});
     }
   }
 

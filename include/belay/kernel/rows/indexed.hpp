@@ -14,6 +14,7 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/rows/column_sums.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
@@ -77,13 +78,6 @@ struct selected_positions {
     *count = static_cast<std::int64_t>(found);
   }
 };
-
-/// Kernels that add up rows are divided into blocks of so many columns.
-inline constexpr std::size_t columns_of_block = 64;
-
-[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
-  return (width + columns_of_block - 1) / columns_of_block;
-}
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
 /// index that is not below `limit` is noted, and its row is zeros. `out` may be wider.

@@ -11,7 +11,6 @@
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
-#include "belay/kernel/rows/indexed.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
@@ -123,37 +122,17 @@ struct rms_norm_rows_backward {
   }
 };
 
-/// dweight[i] += dy[i] * (x[i] * inverse), one row's part.
+/// What a row adds to the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
+/// `rms_norm_rows_backward` where that overwrites `dout`.
 template <stored_real T, stored_real Outer = T>
-struct rms_norm_weight_part {
-  const T* x;
-  const Outer* dy;
-  compute_type_t<T>* dweight;
-  compute_type_t<T> inverse;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    dweight[i] += widened(dy[i]) * (widened(x[i]) * inverse);
-  }
-};
-
-/// dweight[j] += the sum over rows of dout * in * inverse, in ascending row order. A kernel index is a block of
-/// `columns_of_block` columns. It runs before `rms_norm_rows_backward` where that overwrites `dout`.
-template <stored_real T, stored_real Outer = T>
-struct rms_norm_weight_backward {
+struct rms_norm_weight_term {
   const T* in;
   const compute_type_t<T>* inverse;
   const Outer* dout;
-  compute_type_t<T>* dweight;
-  std::size_t rows;
   std::size_t width;
-
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
-    const std::size_t first = block * columns_of_block;
-    const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
-    for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t at = row * width + first;
-      for_each_index(team, count, rms_norm_weight_part<T, Outer>{in + at, dout + at, dweight + first, inverse[row]});
-    }
+  BELAY_HD constexpr compute_type_t<T> operator()(std::size_t row, std::size_t column) const noexcept {
+    const std::size_t i = row * width + column;
+    return widened(dout[i]) * (widened(in[i]) * inverse[row]);
   }
 };
 

@@ -16,11 +16,14 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/kernel/team.hpp"
 #include "belay/parallel/routing.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Records a routing, expert e by index e: its selections, and the sum of its probabilities in ascending order of rows.
+/// Records a routing, an expert by a team: its selections, and the sum of its probabilities in the sixteen lanes of a
+/// sum over rows.
 template <class T>
 struct recorded_routing {
   /// Selections of each expert and probabilities [rows, experts], and the entries to write.
@@ -30,11 +33,18 @@ struct recorded_routing {
   std::size_t experts;
   std::int64_t* selections;
   double* sums;
+  // Of row i.
+  struct probability {
+    const T* of;
+    std::size_t experts;
+    BELAY_HD constexpr double operator()(std::size_t i) const noexcept { return static_cast<double>(of[i * experts]); }
+  };
   /// Expert e.
-  BELAY_HD void operator()(std::size_t e) const noexcept {
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t e) const noexcept {
+    const double total = kernel::sum_in_lanes<double>(team, probability{probabilities + e, experts}, rows);
+    if (team.lane != 0) return;
     selections[e] = counts[e];
-    double total = 0;
-    for (std::size_t row = 0; row < rows; ++row) total += static_cast<double>(probabilities[row * experts + e]);
     sums[e] = total;
   }
 };
@@ -70,26 +80,16 @@ class expert_statistics {
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
   template <class T>
   void record(std::size_t layer, std::size_t micro_batch, const routing<T>& routed, where at = where::current()) {
-    const std::size_t first = entry(layer, micro_batch, at);
-    for (std::size_t e = 0; e < experts_; ++e) {
-      selections_[first + e] = routed.global_counts[e];
-      probability_sums_[first + e] = 0;
-    }
-    for (std::size_t row = 0; row < routed.rows; ++row) {
-      const T* probability = routed.probabilities.data() + row * experts_;
-      for (std::size_t e = 0; e < experts_; ++e) probability_sums_[first + e] += static_cast<double>(probability[e]);
-    }
+    kernel::for_each_row(experts_, recorder(entry(layer, micro_batch, at), routed));
   }
 
-  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, an expert an index; nothing where the
+  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, a team an expert; nothing where the
   /// memory is not the caller's. Throws `usage_error` beyond the prepared sizes.
   template <class Frame, class T>
   void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
                  where at = where::current()) const {
     const std::size_t first = entry(layer, micro_batch, at);
-    if (own_selections_.empty())
-      frame.each(experts_, recorded_routing<T>{routed.global_counts.data(), routed.probabilities.data(), routed.rows,
-                                               experts_, selections_.data() + first, probability_sums_.data() + first});
+    if (own_selections_.empty()) frame.teams(experts_, recorder(first, routed));
   }
 
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
@@ -110,6 +110,11 @@ class expert_statistics {
   void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const;
 
  private:
+  template <class T>
+  [[nodiscard]] recorded_routing<T> recorder(std::size_t first, const routing<T>& routed) const noexcept {
+    return {routed.global_counts.data(), routed.probabilities.data(),     routed.rows, experts_,
+            selections_.data() + first,  probability_sums_.data() + first};
+  }
   [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
                                            where at);
 
