@@ -198,14 +198,14 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget, phase_tier, offload, offload_tier = "host";
-  std::string streams;
+  std::string streams, graph = "auto";
   std::string zero = "1";
   std::string gathers = "use";
   std::string dtype = "fp32";
   std::string freeze = "none";
   std::string phases;
   std::string trace_steps = "2-4", peak_flops;
-  bool print_plan = false, resume = false, graph = false;
+  bool print_plan = false, resume = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -218,7 +218,13 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "--device cuda: a GPU for each rank, over NCCL, or one that ranks, threads, share; auto: where there "
                  "are enough, a GPU for each")
       ->check(CLI::IsMember({"auto", "own", "shared"}));
-  app.add_flag("--graph", graph, "steps are captured as graphs of devices that no ranks share, and launched");
+  app.add_option("--graph", graph,
+                 "steps are captured as graphs of a device and launched; auto: where ranks have a GPU alone and nothing "
+                 "is in the way; without a value: on")
+      ->expected(0, 1)
+      ->default_str("on")
+      ->option_text("auto|on|off (auto)")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
@@ -372,7 +378,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     resolve_model(line, app.count("--model") > 0);
     check(run);
     expect_devices_fit(line);
-    if (graph) use_graphs(line);
+    line.graph = graph_choice_of(graph);
+    choose_graphs(line);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return std::nullopt;

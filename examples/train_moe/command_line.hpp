@@ -23,6 +23,7 @@ struct command_line {
   backend_kind backend = backend_kind::threads;
   device_kind device = device_kind::host;
   device_choice devices = device_choice::automatic;
+  graph_choice graph = graph_choice::automatic;
   std::optional<device_placement> placed;  // of a run on GPUs, when it has seen them
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation

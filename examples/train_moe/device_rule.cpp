@@ -88,27 +88,41 @@ void expect_devices_fit(const command_line& line) {
          "trainers with frozen parts are compiled for the host alone: leave it out");
 }
 
-void use_graphs(command_line& line) {
+graph_choice graph_choice_of(const std::string& text) {
+  if (text == "on") return graph_choice::on;
+  return text == "off" ? graph_choice::off : graph_choice::automatic;
+}
+
+void choose_graphs(command_line& line) {
   options& run = line.run;
+  const auto is_in_file = [](belay::tier in) { return in == belay::tier::file; };
+  const bool on_cuda = line.device == device_kind::cuda, traced = !line.trace.empty();
+  const bool in_file = is_in_file(run.optimizer_tier) || is_in_file(run.activation_tier) ||
+                       is_in_file(run.parameter_tier) || is_in_file(run.gradient_tier);
+  const bool shared = run.mesh.ranks() > 1 && line.devices == device_choice::shared;
+  if (line.graph == graph_choice::off) return;
+  if (line.graph == graph_choice::automatic) {
+    if (on_cuda && run.mesh.expert == 1 && !shared && !in_file && !traced) run.graphs = belay::graph_use::captured;
+    return;
+  }
   const auto refuse = [](bool wanted, const std::string& flag, const char* why) {
     if (wanted) throw belay::input_error("--graph " + flag + ": " + why);
   };
-  refuse(line.device != device_kind::cuda, "without --device cuda", "streams of the host have no graphs");
+  refuse(!on_cuda, "without --device cuda", "streams of the host have no graphs");
   refuse(run.mesh.expert > 1, "with ep=" + std::to_string(run.mesh.expert),
          "an exchange between ranks waits for counts on the host, which no graph does: take --mesh pp=1");
-  refuse(run.mesh.ranks() > 1 && line.devices == device_choice::shared, "with --devices shared", shared_devices);
-  const auto in_file = [](belay::tier in) { return in == belay::tier::file; };
-  refuse(in_file(run.optimizer_tier) || in_file(run.activation_tier) || in_file(run.parameter_tier) ||
-             in_file(run.gradient_tier),
-         "with --offload to tier file",
+  refuse(shared, "with --devices shared", shared_devices);
+  refuse(in_file, "with --offload to tier file",
          "the host reads and writes a file between the copies of a step, which no graph has: take tier pinned or host");
   run.graphs = belay::graph_use::captured;
 }
 
-void expect_graphs_fit(const command_line& line) {
-  if (line.run.graphs == belay::graph_use::none || line.run.mesh.ranks() == 1) return;
-  if (line.placed && !line.placed->own())
+void expect_graphs_fit(command_line& line) {
+  if (line.run.graphs == belay::graph_use::none || line.run.mesh.ranks() == 1 || !line.placed || line.placed->own())
+    return;
+  if (line.graph != graph_choice::automatic)
     throw belay::input_error("--graph where " + line.placed->text + ": " + shared_devices);
+  line.run.graphs = belay::graph_use::none;
 }
 
 }  // namespace train_moe

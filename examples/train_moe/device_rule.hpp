@@ -51,9 +51,16 @@ struct device_placement {
 /// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have, and for --devices without
 /// it.
 void expect_devices_fit(const command_line& line);
-/// Steps are captured as graphs. Throws belay::input_error, with the flag, for a run that cannot have that.
-void use_graphs(command_line& line);
-/// The same, when it has seen which GPUs the ranks have.
-void expect_graphs_fit(const command_line& line);
+/// Whether steps shall be captured as graphs: where that is possible, always, or never.
+enum class graph_choice : std::uint8_t { automatic, on, off };
+
+/// As the flag --graph names it, of what it knows.
+[[nodiscard]] graph_choice graph_choice_of(const std::string& text);
+
+/// Whether steps are captured as graphs, by the flags. Throws belay::input_error, with the flag, for a run that shall
+/// and cannot have that.
+void choose_graphs(command_line& line);
+/// Whether they are, when it has seen which GPUs the ranks have. Throws belay::input_error alike.
+void expect_graphs_fit(command_line& line);
 
 }  // namespace train_moe

@@ -84,7 +84,6 @@ TEST_CASE("graphs are of ranks that have a device alone, and have nothing in fil
     return line && line->run.graphs == belay::graph_use::captured;
   };
   CHECK(graphs({"--device", "cuda", "--mesh", "pp=1"}));
-  CHECK(parsed({"--device", "cuda"})->run.graphs == belay::graph_use::none);
   CHECK(!graphs({"--mesh", "pp=1"}));
   CHECK(!graphs({"--device", "cuda", "--mesh", "ep=2"}));
   CHECK(!graphs({"--device", "cuda", "--mesh", "pp=2", "--devices", "shared"}));
@@ -102,6 +101,36 @@ TEST_CASE("graphs are of ranks that have a device alone, and have nothing in fil
   CHECK_THROWS_WITH_AS(train_moe::expect_graphs_fit(found),
                        doctest::Contains("--graph where 2 ranks share device 0 (1 GPU for 2 ranks): "),
                        belay::input_error);
+}
+
+TEST_CASE("without --graph, or with auto, steps are captured where nothing is in the way; off leaves them") {
+  using flags_type = std::vector<std::string>;
+  const auto captured = [](flags_type flags, const flags_type& more) {
+    flags.insert(flags.end(), more.begin(), more.end());
+    const auto line = parsed(flags);
+    REQUIRE(line);
+    return line->run.graphs == belay::graph_use::captured;
+  };
+  const flags_type one{"--device", "cuda", "--mesh", "pp=1"};
+  for (const flags_type& automatic : {flags_type{}, flags_type{"--graph", "auto"}, flags_type{"--graph=auto"}}) {
+    CHECK(captured(one, automatic));
+    CHECK(captured({"--device", "cuda", "--mesh", "dp=2", "--devices", "own"}, automatic));
+    CHECK(!captured({"--mesh", "pp=1"}, automatic));
+    CHECK(!captured({"--device", "cuda", "--mesh", "ep=2"}, automatic));
+    CHECK(!captured({"--device", "cuda", "--mesh", "pp=2", "--devices", "shared"}, automatic));
+    CHECK(!captured({"--device", "cuda", "--mesh", "pp=1", "--tier-dir", "/tmp", "--offload", "optimizer:file"},
+                    automatic));
+    CHECK(!captured({"--device", "cuda", "--mesh", "pp=1", "--trace", "t.json"}, automatic));
+  }
+  CHECK(!captured(one, {"--graph", "off"}));
+  CHECK(captured(one, {"--graph", "on"}));
+  CHECK(captured(one, {"--graph", "--steps", "3"}));
+  CHECK(captured({"--graph"}, one));
+  CHECK(!parsed({"--device", "cuda", "--graph", "perhaps"}));
+  auto found = *parsed({"--device", "cuda", "--mesh", "dp=2"});
+  found.placed = {belay::cuda::rank_devices::one_shared, "2 ranks share device 0 (1 GPU for 2 ranks)"};
+  train_moe::expect_graphs_fit(found);
+  CHECK(found.run.graphs == belay::graph_use::none);
 }
 
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
