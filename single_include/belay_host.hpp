@@ -13794,6 +13794,8 @@ struct column_sums {
   std::size_t rows;
   std::size_t width;
 
+  /// Indices of all columns.
+  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept { return column_block_count(width); }
   /// The columns of a block, in all rows.
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t block) const noexcept {
@@ -13828,7 +13830,7 @@ struct column_sums {
 /// and a block of columns.
 template <column_term Term, real Sum>
 struct group_sums {
-  /// What is summed, where the sums of groups are written, and the columns.
+  /// The sums that groups are parts of, where those of groups are written, and the columns.
   column_sums<Term, Sum> of;
   Sum* partials;
   std::size_t first, count;
@@ -14095,7 +14097,7 @@ struct rms_norm_rows_backward {
   }
 };
 
-/// What a row adds to the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
+/// The part of a row in the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
 /// `rms_norm_rows_backward` where that overwrites `dout`.
 template <stored_real T, stored_real Outer = T>
 struct rms_norm_weight_term {
@@ -19642,16 +19644,16 @@ class frame_arithmetic {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
   }
 
-  /// Queues sums over rows, one for each column, which are added to what `all.sums` has. The bits are those of
-  /// `kernel::column_sums` by one thread.
-  template <class Term, class Sum>
-  void add_columns(const kernel::column_sums<Term, Sum>& all) {
-    if constexpr (!takes_kernel<kernel::column_sums<Term, Sum>>())
+  /// Queues a `kernel::column_sums`: sums over rows, one for each column, which are added to what `all.sums` has. The
+  /// bits are those of one thread.
+  template <class Sums>
+  void add_columns(const Sums& all) {
+    if constexpr (!takes_kernel<Sums>())
       return;
     else if constexpr (requires { kit().add_columns(all); })
       kit().add_columns(all);
     else
-      kit().teams(kernel::column_block_count(all.width), all);
+      kit().teams(all.blocks(), all);
   }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of

@@ -15,7 +15,6 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/kit.hpp"
-#include "belay/kernel/rows.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -35,16 +34,16 @@ class frame_arithmetic {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
   }
 
-  /// Queues sums over rows, one for each column, which are added to what `all.sums` has. The bits are those of
-  /// `kernel::column_sums` by one thread.
-  template <class Term, class Sum>
-  void add_columns(const kernel::column_sums<Term, Sum>& all) {
-    if constexpr (!takes_kernel<kernel::column_sums<Term, Sum>>())
+  /// Queues a `kernel::column_sums`: sums over rows, one for each column, which are added to what `all.sums` has. The
+  /// bits are those of one thread.
+  template <class Sums>
+  void add_columns(const Sums& all) {
+    if constexpr (!takes_kernel<Sums>())
       return;
     else if constexpr (requires { kit().add_columns(all); })
       kit().add_columns(all);
     else
-      kit().teams(kernel::column_block_count(all.width), all);
+      kit().teams(all.blocks(), all);
   }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of

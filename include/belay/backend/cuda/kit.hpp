@@ -141,7 +141,7 @@ class kit {
     const std::size_t groups = kernel::row_group_count(all.rows);
     std::size_t at_once = groups < 2 ? 0 : memory.size() / groups;
     if (at_once < all.width) at_once -= at_once % kernel::columns_of_block;
-    if (at_once == 0) return teams(kernel::column_block_count(all.width), all);
+    if (at_once == 0) return teams(all.blocks(), all);
     for (std::size_t first = 0; first < all.width; first += at_once) {
       const std::size_t count = all.width - first < at_once ? all.width - first : at_once;
       const kernel::group_sums<Term, Sum> of_groups{all, memory.data(), first, count};

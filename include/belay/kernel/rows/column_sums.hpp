@@ -43,6 +43,8 @@ struct column_sums {
   std::size_t rows;
   std::size_t width;
 
+  /// Indices of all columns.
+  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept { return column_block_count(width); }
   /// The columns of a block, in all rows.
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t block) const noexcept {
@@ -77,7 +79,7 @@ struct column_sums {
 /// and a block of columns.
 template <column_term Term, real Sum>
 struct group_sums {
-  /// What is summed, where the sums of groups are written, and the columns.
+  /// The sums that groups are parts of, where those of groups are written, and the columns.
   column_sums<Term, Sum> of;
   Sum* partials;
   std::size_t first, count;

@@ -122,7 +122,7 @@ struct rms_norm_rows_backward {
   }
 };
 
-/// What a row adds to the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
+/// The part of a row in the gradient of the weight: dout * (in * inverse). `column_sums` adds the rows, before
 /// `rms_norm_rows_backward` where that overwrites `dout`.
 template <stored_real T, stored_real Outer = T>
 struct rms_norm_weight_term {
