@@ -19780,8 +19780,9 @@ class frame_arithmetic {
 
 // ---- belay/step/call_spans.hpp
 //
-// The watch of a step that computes on a stream of the host: while it is traced, a layer's call is a span of the
-// compute stream, and what a tier has leased is noted after it. Else a call costs one branch.
+// The watch of a step that computes: while it is traced, a layer's call is a span of the compute stream, and what a
+// tier has leased is noted after it; a listener is told of each call, such as one that names it for a profiler. Else a
+// call costs one branch.
 
 // ---- belay/step/rehearsal_watch.hpp
 //
@@ -20064,11 +20065,25 @@ namespace belay::inline BELAY_ABI {
 
 /// A stream whose waits can be spans: its work may write to the host's memory.
 template <class S>
-concept traced_stream = requires(S& stream, span_log* log) { stream.trace_into(log); };
+concept traced_stream = requires(S& stream, span_log* log) {
+  stream.trace_into(log);
+};
+
+/// Told of layers' calls as they are queued, on the rank's thread. Calls nest.
+class call_listener {
+ public:
+  virtual void begin(const call_under_way& now) noexcept = 0;
+  virtual void end() noexcept = 0;
+
+ protected:
+  ~call_listener() = default;
+};
 
 template <traced_stream Stream>
 class call_spans {
  public:
+  /// `listener`, which outlives the steps, is told of calls from now on.
+  void tell_calls(call_listener& listener) noexcept { listener_ = &listener; }
   /// Calls of layers, in the order of `stream`, are spans of `log` from now on, with the live bytes of `meters`, where
   /// there are some. A null log: of none.
   void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
@@ -20096,7 +20111,7 @@ class call_spans {
   class mark {
    public:
     mark(call_spans& owner, const call_under_way& now) {
-      if (owner.log_ != nullptr) [[unlikely]]
+      if (owner.log_ != nullptr || owner.listener_ != nullptr) [[unlikely]]
         begin(owner, now);
     }
     mark(const mark&) = delete;
@@ -20109,6 +20124,8 @@ class call_spans {
    private:
     [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
       owner_ = &owner;
+      if (owner.listener_ != nullptr) owner.listener_->begin(now);
+      if (owner.log_ == nullptr) return;
       traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
                                                        .call = name(now.what),
                                                        .file = now.opened_at.file,
@@ -20121,9 +20138,10 @@ class call_spans {
     [[gnu::cold, gnu::noinline]] void end() noexcept {
       traced_.reset();
       owner_->note_memory();
+      if (owner_->listener_ != nullptr) owner_->listener_->end();
     }
 
-    call_spans* owner_ = nullptr;  // while it is traced
+    call_spans* owner_ = nullptr;  // while it is traced, or told
     std::optional<queued_span<Stream>> traced_;
   };
 
@@ -20131,6 +20149,7 @@ class call_spans {
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
   span_log* log_ = nullptr;
+  call_listener* listener_ = nullptr;
   Stream* stream_ = nullptr;
   const tier_meters* meters_ = nullptr;
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
@@ -20150,6 +20169,8 @@ class switched_watch {
     spans_.trace_into(log, stream, meters);
   }
   [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
+  /// `listener`, which outlives the steps, is told of layers' calls from now on.
+  void tell_calls(call_listener& listener) noexcept { spans_.tell_calls(listener); }
 
   /// `bytes` from `first` are addresses without memory until `end`, where faults are explained.
   void begin(const std::byte* first, std::size_t bytes, where at) {
@@ -38045,8 +38066,9 @@ store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
   if (on_device(run.computes())) {
     const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
     division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    // (nvcc takes an assignment for a result that is ignored.)
     if constexpr (works_on_device<group_type>)
-      divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at);
+      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
   }
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));

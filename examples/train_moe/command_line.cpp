@@ -205,7 +205,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string freeze = "none";
   std::string phases;
   std::string trace_steps = "2-4", peak_flops;
-  bool print_plan = false, resume = false;
+  bool print_plan = false, resume = false, tf32 = false, nvtx = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -225,6 +225,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->default_str("on")
       ->option_text("auto|on|off (auto)")
       ->check(CLI::IsMember({"auto", "on", "off"}));
+  app.add_flag("--tf32", tf32,
+               "--device cuda: products of fp32, but for experts', by tensor cores, which round operands to 11 bits");
+  app.add_flag("--nvtx", nvtx, "--device cuda: layers' calls are ranges of NVTX, for Nsight Systems");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
@@ -377,6 +380,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);
     check(run);
+    if (tf32) line.products = belay::cuda::float_products::tf32;
+    if (nvtx) line.ranges = command_line::call_ranges::nvtx;
     expect_devices_fit(line);
     line.graph = graph_choice_of(graph);
     choose_graphs(line);

@@ -24,7 +24,9 @@ struct command_line {
   device_kind device = device_kind::host;
   device_choice devices = device_choice::automatic;
   graph_choice graph = graph_choice::automatic;
-  std::optional<device_placement> placed;  // of a run on GPUs, when it has seen them
+  belay::cuda::float_products products = belay::cuda::float_products::exact;
+  enum class call_ranges { none, nvtx } ranges = call_ranges::none;  // of layers' calls, for a profiler
+  std::optional<device_placement> placed;                            // of a run on GPUs, when it has seen them
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation
   std::string json;                 // empty: no JSON lines

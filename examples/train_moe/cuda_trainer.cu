@@ -20,7 +20,7 @@ void expect_cuda_device() {
 
 void run_cuda_session(prepared_run& prepared) {
   const options& run = prepared.line.run;
-  belay::cuda::runtime_api api = runtime_for(run);
+  belay::cuda::runtime_api api = runtime_for(prepared.line);
   run_on_devices(belay::cuda::world(api, belay::host::world(static_cast<int>(run.mesh.ranks()))), prepared);
 }
 

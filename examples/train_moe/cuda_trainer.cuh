@@ -9,6 +9,7 @@
 #include "belay/cuda.cuh"
 #include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_trainer.hpp"
+#include "train_moe/nvtx_calls.hpp"
 
 namespace train_moe {
 
@@ -17,9 +18,11 @@ extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, belay
 
 /// With room for what a dispatch sorts: a rank's choices of a micro-batch, at most those of all its sequences. Asks no
 /// device.
-[[nodiscard]] inline belay::cuda::runtime_api runtime_for(const options& run) {
+[[nodiscard]] inline belay::cuda::runtime_api runtime_for(const command_line& line) {
+  const options& run = line.run;
   return belay::cuda::runtime_api(
-      0, belay::cuda::runtime_api::scratch_for(run.micro_batch_size * run.sequence * run.model.experts_per_token));
+      0, belay::cuda::runtime_api::scratch_for(run.micro_batch_size * run.sequence * run.model.experts_per_token),
+      line.products);
 }
 
 /// Those of the flags; a plan that is printed is followed by what libraries have taken of each rank's device.
@@ -36,8 +39,11 @@ extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, belay
 template <class World>
 void run_on_devices(
     World&& world, prepared_run& prepared, void (*begin)() = [] {}) {
+  nvtx_calls calls;
   const auto body = [&](belay::rank& rank, auto& self) {
     if (!self.rehearsing()) begin();
+    if (!self.rehearsing() && prepared.line.ranges == command_line::call_ranges::nvtx)
+      self.engine().watch().tell_calls(calls);
     if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };

@@ -76,6 +76,10 @@ void expect_devices_fit(const command_line& line) {
   if (line.device != device_kind::cuda) {
     if (line.devices != device_choice::automatic)
       throw belay::input_error("--devices says which GPUs ranks have: take it with --device cuda");
+    if (line.products == belay::cuda::float_products::tf32)
+      throw belay::input_error("--tf32 is of the tensor cores of a GPU: take it with --device cuda");
+    if (line.ranges == command_line::call_ranges::nvtx)
+      throw belay::input_error("--nvtx names calls for a profiler of GPUs: take it with --device cuda");
     return;
   }
   const auto refuse = [](bool wanted, const std::string& flag, const char* why) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/device_api.hpp"
 #include "belay/comm/launcher.hpp"
 
 namespace train_moe {

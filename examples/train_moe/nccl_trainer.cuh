@@ -12,7 +12,7 @@ namespace train_moe {
 /// Runs what was planned on every rank of `control`; each calls `begin` first.
 template <class Control>
 void run_over_nccl_beside(Control& control, prepared_run& prepared, void (*begin)()) {
-  belay::cuda::runtime_api api = runtime_for(prepared.line.run);
+  belay::cuda::runtime_api api = runtime_for(prepared.line);
   const belay::nccl::runtime_nccl nccl;
   run_on_devices(belay::nccl::world(api, nccl, control), prepared, begin);
 }

@@ -145,8 +145,9 @@ store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
   if (on_device(run.computes())) {
     const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
     division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    // (nvcc takes an assignment for a result that is ignored.)
     if constexpr (works_on_device<group_type>)
-      divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at);
+      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
   }
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "belay/step.hpp"
 
@@ -17,7 +19,48 @@ struct queued_engine {
   belay::host_engine engine{
       belay::host_pages(1 << 16), meters[belay::tier::device], {stream_policy::queued}, 0, 64, 64};
 };
+
+struct doubled {
+  struct residue {
+    belay::view<float, 1> out;
+  };
+  [[nodiscard]] static const char* name() { return "doubled"; }
+  residue forward(auto& frame, belay::view<const float, 1> x) {
+    const residue r{belay::keep<float>(frame, x.shape())};
+    frame.each(x.size(), belay::kernel::copy<float>{x.data(), r.out.data()});
+    return r;
+  }
+  void backward(auto& frame, residue&&, belay::view<const float, 1> dy, belay::view<float, 1> dx) {
+    frame.each(dx.size(), belay::kernel::copy<float>{dy.data(), dx.data()});
+  }
+};
+struct calls_seen final : belay::call_listener {
+  std::vector<std::string> seen;
+  void begin(const belay::call_under_way& now) noexcept override {
+    seen.push_back(std::string(now.layer) + " " + name(now.what) + " " + std::to_string(now.micro_batch));
+  }
+  void end() noexcept override { seen.emplace_back("end"); }
+};
 }  // namespace
+
+TEST_CASE("a listener is told of each layer's call, in the order in which they are queued") {
+  queued_engine with;
+  calls_seen calls;
+  with.engine.watch().tell_calls(calls);
+  doubled layer;
+  const float x[3] = {1, 2, 3};
+  belay::step step{with.engine};
+  step.micro_batches(2);
+  for (std::size_t m = 0; m < 2; ++m) {
+    auto y = belay::forward(step.micro_batch(m), layer, belay::view<const float, 1>{x, {3}});
+    const auto dy = y.out();
+    static_cast<void>(std::move(y).backward(dy));
+  }
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+  CHECK(calls.seen == std::vector<std::string>{"doubled forward 0", "end", "doubled backward 0", "end",
+                                               "doubled forward 1", "end", "doubled backward 1", "end"});
+}
 
 TEST_CASE("an engine has a stream of copies from when it is first asked for, and the same one after that") {
   queued_engine with;

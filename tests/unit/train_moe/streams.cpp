@@ -133,6 +133,20 @@ TEST_CASE("without --graph, or with auto, steps are captured where nothing is in
   CHECK(found.run.graphs == belay::graph_use::none);
 }
 
+TEST_CASE("TF32 and ranges of NVTX are of GPUs, and are not there unless they are asked for") {
+  using train_moe::command_line;
+  const auto line = parsed({"--device", "cuda", "--tf32", "--nvtx"});
+  REQUIRE(line);
+  CHECK(line->products == belay::cuda::float_products::tf32);
+  CHECK(line->ranges == command_line::call_ranges::nvtx);
+  CHECK(parsed({"--device", "cuda"})->products == belay::cuda::float_products::exact);
+  CHECK(parsed({"--device", "cuda"})->ranges == command_line::call_ranges::none);
+  for (const char* flag : {"--tf32", "--nvtx"}) {
+    CHECK(!parsed({flag}));
+    CHECK(!parsed({"--device", "host", flag}));
+  }
+}
+
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(parsed({})->device == train_moe::device_kind::host);
   CHECK(!parsed({"--device", "gpu"}));

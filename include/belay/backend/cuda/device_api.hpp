@@ -74,6 +74,10 @@ concept device_runtime = requires(A& api, const typename A::status_type& status,
   { api.copy(stream, to, from, bytes) } -> std::same_as<typename A::status_type>;
 };
 
+/// The arithmetic of products of float: as float says, or by tensor cores, which round operands to the 11 bits of TF32.
+/// Sums are float both ways.
+enum class float_products : std::uint8_t { exact, tf32 };
+
 /// Kernels and products. `each`, `teams`, `product` and `grouped` are those of a `compute_kit`, queued on a stream:
 /// never with a count of 0 or an empty c. The width of a may be 0: a sum of nothing. `workspace_bytes` is what products
 /// of one stream use beside their operands, in the memory that `use_workspace` gives them; `scratch_bytes` what other

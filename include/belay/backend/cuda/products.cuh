@@ -74,7 +74,7 @@ concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;
 
 /// Operands that cuBLAS multiplies as they are, with sums in float.
 template <class C, class A, class B>
-concept half_operands = half_precision<A> && std::same_as<A, B> && (std::same_as<C, A> || std::same_as<C, float>);
+concept half_operands = half_precision<A> && std::same_as<A, B> &&(std::same_as<C, A> || std::same_as<C, float>);
 
 /// One handle, which is a stream's, and the memory beside operands that the stream's products use.
 class product_handle {
@@ -84,7 +84,8 @@ class product_handle {
   static constexpr std::size_t panel_bytes = std::size_t{48} << 20;
   static constexpr std::size_t workspace_bytes = library_bytes + panel_bytes;
 
-  explicit product_handle(cublasHandle_t with) noexcept : with_(with) {}
+  explicit product_handle(cublasHandle_t with, float_products floats = float_products::exact) noexcept
+      : with_(with), floats_(floats) {}
 
   [[nodiscard]] cublasHandle_t get() const noexcept { return with_; }
   [[nodiscard]] std::span<std::byte> panels() const noexcept { return panels_; }
@@ -99,6 +100,7 @@ class product_handle {
   // A row-major matrix is the transpose of a column-major one, and the transpose of a product has its factors the
   // other way round.
   [[nodiscard]] cublasStatus_t product(const product_call<float>& call) const noexcept {
+    if (floats_ == float_products::tf32) return extended(call, CUBLAS_COMPUTE_32F_FAST_TF32);
     const auto& [c, a, b, alpha, beta] = call;
     return cublasSgemm_64(with_, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
                           size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
@@ -111,8 +113,14 @@ class product_handle {
   template <class C, half_precision A>
   requires half_operands<C, A, A>
   [[nodiscard]] cublasStatus_t product(const product_call<C, A, A>& call) const noexcept {
+    return extended(call, CUBLAS_COMPUTE_32F);
+  }
+
+ private:
+  // The pedantic mode of fp32 would keep the tensor cores out. Sums stay fp32, also those of parts.
+  template <class C, class A>
+  [[nodiscard]] cublasStatus_t extended(const product_call<C, A, A>& call, cublasComputeType_t compute) const noexcept {
     const auto& [c, a, b, alpha, beta] = call;
-    // The pedantic mode of fp32 would keep the tensor cores out. Sums stay fp32, also those of parts.
     constexpr auto exact_sums =
         static_cast<cublasMath_t>(static_cast<unsigned>(CUBLAS_DEFAULT_MATH) |
                                   static_cast<unsigned>(CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
@@ -120,12 +128,10 @@ class product_handle {
     if (got != CUBLAS_STATUS_SUCCESS) return got;
     got = cublasGemmEx_64(with_, way(b.as), way(a.as), size(c.columns), size(c.rows), size(a.width()), &alpha, b.data,
                           type_of<A>, size(b.stride), a.data, type_of<A>, size(a.stride), &beta, c.data, type_of<C>,
-                          size(c.stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+                          size(c.stride), compute, CUBLAS_GEMM_DEFAULT);
     const cublasStatus_t back = cublasSetMathMode(with_, CUBLAS_PEDANTIC_MATH);
     return got == CUBLAS_STATUS_SUCCESS ? back : got;
   }
-
- private:
   template <class T>
   static constexpr cudaDataType_t type_of = std::is_same_v<T, bf16>   ? CUDA_R_16BF
                                             : std::is_same_v<T, fp16> ? CUDA_R_16F
@@ -138,6 +144,7 @@ class product_handle {
   }
 
   cublasHandle_t with_;
+  float_products floats_;
   std::span<std::byte> panels_;
 };
 

@@ -68,9 +68,11 @@ class runtime_api {
   }
 
   /// Of the device with that number; `open` looks whether it is there. A kit over it sorts as many keys as fit into
-  /// `scratch_bytes`, at some 16 bytes each, which are planned as workspace.
-  explicit runtime_api(int device = 0, std::size_t scratch_bytes = usual_scratch_bytes) noexcept
-      : device_(device), scratch_bytes_(scratch_bytes) {}
+  /// `scratch_bytes`, at some 16 bytes each, which are planned as workspace. `floats` is how it multiplies float, but
+  /// for products of experts.
+  explicit runtime_api(int device = 0, std::size_t scratch_bytes = usual_scratch_bytes,
+                       float_products floats = float_products::exact) noexcept
+      : device_(device), scratch_bytes_(scratch_bytes), floats_(floats) {}
 
   /// Whether the call has done what it should.
   [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
@@ -145,10 +147,10 @@ class runtime_api {
     cublasHandle_t handle = nullptr;
     got = told("cublasCreate", cudaSuccess, cublasCreate(&handle));
     if (succeeded(got)) got = told("cublasSetStream", cudaSuccess, cublasSetStream(handle, made.order));
-    // fp32 is fp32: neither TF32 nor emulation
+    // fp32 is fp32: neither emulation nor, where it is not asked for, TF32
     if (succeeded(got)) got = told("cublasSetMathMode", cudaSuccess, cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH));
     if (succeeded(got)) {
-      made.products = new (std::nothrow) product_handle(handle);
+      made.products = new (std::nothrow) product_handle(handle, floats_);
       if (made.products == nullptr) got = {"memory of the host", cudaErrorMemoryAllocation};
     }
     if (!succeeded(got)) {
@@ -327,6 +329,7 @@ class runtime_api {
 
   int device_;
   std::size_t scratch_bytes_;
+  float_products floats_;
 };
 
 static_assert(device_api<runtime_api> && capturing_api<runtime_api>);
