@@ -1560,8 +1560,17 @@ template <floating_number T>
     const auto bits = __builtin_bit_cast(bits_type, x);
     constexpr bits_type all = static_cast<bits_type>(~bits_type{0}) >> 1;
     if (__builtin_is_constant_evaluated()) return bits & all;
+#if defined(__CUDA_ARCH__)  // (memory would be a stack frame)
+    bits_type moved;
+    if constexpr (std::same_as<T, float>)
+      asm volatile("mov.b32 %0, %1;" : "=r"(moved) : "f"(x));
+    else
+      asm volatile("mov.b64 %0, %1;" : "=l"(moved) : "d"(x));
+    return moved & all;
+#else
     const volatile bits_type as_stored = bits;
     return as_stored & all;
+#endif
   } else {
     return magnitude_bits(static_cast<float>(x));
   }

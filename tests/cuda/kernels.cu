@@ -32,16 +32,17 @@ struct arrays {
   double* sums;
   std::int32_t* index;
   belay::fp8_e4m3* narrow;
+  char* table;  // of ranges and scalars; not compared, since addresses differ
 };
 
 constexpr std::size_t bytes_of_one = count * sizeof(double);
-constexpr std::size_t array_count = 8;
+constexpr std::size_t array_count = 9;
 
 arrays lay_out(char* memory) {
   const auto at = [&](std::size_t i) { return static_cast<void*>(memory + i * bytes_of_one); };
-  return {static_cast<float*>(at(0)),        static_cast<float*>(at(1)),          static_cast<float*>(at(2)),
-          static_cast<float*>(at(3)),        static_cast<float*>(at(4)),          static_cast<double*>(at(5)),
-          static_cast<std::int32_t*>(at(6)), static_cast<belay::fp8_e4m3*>(at(7))};
+  return {static_cast<float*>(at(0)),        static_cast<float*>(at(1)),           static_cast<float*>(at(2)),
+          static_cast<float*>(at(3)),        static_cast<float*>(at(4)),           static_cast<double*>(at(5)),
+          static_cast<std::int32_t*>(at(6)), static_cast<belay::fp8_e4m3*>(at(7)), static_cast<char*>(at(8))};
 }
 
 void fill(const arrays& x) {
@@ -117,6 +118,24 @@ class comparison {
   bool failed_ = false;
 };
 
+// Two ranges with a gap, of which the second is not aligned for packs; the scalars of an update, and a factor.
+struct ranges_there {
+  kernel::chunked_ranges ranges;
+  const kernel::adamw_scalars<float>* scalars;
+  const float* factor;
+};
+constexpr std::size_t first_range = 600, second_range = 501;
+ranges_there ranges_in(const arrays& x) {
+  auto* const table = reinterpret_cast<kernel::chunked_range*>(x.table);
+  table[0] = {x.a, x.c, first_range, 0, 0, 1};
+  table[1] = {x.a + first_range + 3, x.c + first_range + 3, second_range, 1, first_range, 0};
+  auto* const scalars = reinterpret_cast<kernel::adamw_scalars<float>*>(table + 2);
+  *scalars = kernel::adamw_at_step<float>({}, 3);
+  auto* const factor = reinterpret_cast<float*>(scalars + 1);
+  *factor = 0.5f;
+  return {{table, 2}, scalars, factor};
+}
+
 // A token a row, whose place is an index.
 belay::placed_rows<float> rows_at(const arrays& x, float* slot) { return {slot, 0, x.index, x.index, 1, 1, width}; }
 
@@ -141,6 +160,19 @@ int main() {
   });
   compare("adamw", count, [](const arrays& x) {
     return kernel::adamw<float>{x.a, x.c, x.b, x.row, kernel::adamw_at_step<float>({}, 3)};
+  });
+  compare("adamw_of_ranges", 2, [](const arrays& x) {
+    const ranges_there all = ranges_in(x);
+    return kernel::adamw_of_ranges<float, float>{
+        all.ranges, x.b, first_range + second_range, {all.scalars}, {all.scalars}};
+  });
+  compare("scaled_squares_of_ranges", 1, [](const arrays& x) {
+    const ranges_there all = ranges_in(x);
+    return kernel::scaled_squares_of_ranges<float>{all.ranges, 2, all.factor, x.sums};
+  });
+  compare("group_sums", kernel::row_group_count(rows) * kernel::column_block_count(width), [](const arrays& x) {
+    using term = kernel::rms_norm_weight_term<float>;
+    return kernel::group_sums<term, float>{{{x.a, x.row, x.c, width}, x.b, rows, width}, x.out, 0, width};
   });
   compare("quantize", kernel::quantize_block_count(count), [](const arrays& x) {
     return kernel::quantize<float>{x.a, x.narrow, x.row, count};

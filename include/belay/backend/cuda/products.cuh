@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "belay/backend/cuda/converted_product.hpp"
+#include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The kernels of a training step, each once, for the report of nvcc: check_report.cmake reads what it says of them.
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/backend/cuda/attention_tiles.hpp"
+#include "belay/backend/cuda/grouped_tiles.hpp"
+#include "belay/backend/cuda/launch.cuh"
+#include "belay/backend/cuda/products.cuh"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+namespace k = kernel;
+
+// What has a form for packs.
+template __global__ void run_packs(std::size_t, k::adamw<float>);
+template __global__ void run_packs(std::size_t, k::adamw_of_master<float, bf16>);
+template __global__ void run_packs(std::size_t, k::copy<float, bf16>);
+template __global__ void run_packs(std::size_t, k::axpy<float>);
+
+// Tables of ranges.
+template __global__ void run_rows(std::size_t, k::adamw_of_ranges<float, float>);
+template __global__ void run_rows(std::size_t, k::adamw_of_ranges<float, bf16>);
+template __global__ void run_rows(std::size_t, k::scaled_squares_of_ranges<float>);
+
+// Rows.
+using weight_sums = k::column_sums<k::rms_norm_weight_term<float>, float>;
+template __global__ void run_rows(std::size_t, k::group_sums<k::rms_norm_weight_term<float>, float>);
+template __global__ void run_rows(std::size_t, weight_sums);
+template __global__ void run_indices(std::size_t, k::added_groups<float>);
+template __global__ void run_rows(std::size_t, k::rms_norm_rows<float, float, bf16>);
+template __global__ void run_rows(std::size_t, k::rms_norm_rows_backward<float, float, float, float, bf16>);
+template __global__ void run_rows(std::size_t, k::swiglu_rows<bf16, std::size_t, float>);
+template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf16, std::size_t>);
+template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
+template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
+
+// Tiles.
+template __global__ void run_blocks(std::size_t, attention_tiles<bf16>);
+template __global__ void run_blocks(std::size_t, attention_mean_tiles<bf16>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_tiles<bf16>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_tiles<bf16>);
+template __global__ void run_blocks(std::size_t, attention_tiles<float>);
+template __global__ void run_blocks(std::size_t,
+                                    grouped_rows<grouped_tiles<bf16, bf16, bf16>, bf16, bf16, bf16, std::size_t>);
+template __global__ void run_blocks(std::size_t,
+                                    grouped_stack<grouped_tiles<float, bf16, bf16>, float, bf16, bf16, std::size_t>);
+
+}  // namespace belay::inline BELAY_ABI::cuda
