@@ -75,7 +75,7 @@ concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;
 
 /// Operands that cuBLAS multiplies as they are, with sums in float.
 template <class C, class A, class B>
-concept half_operands = half_precision<A> && std::same_as<A, B> &&(std::same_as<C, A> || std::same_as<C, float>);
+concept half_operands = half_precision<A> && std::same_as<A, B> && (std::same_as<C, A> || std::same_as<C, float>);
 
 /// One handle, which is a stream's, and the memory beside operands that the stream's products use.
 class product_handle {
