@@ -12472,6 +12472,16 @@ struct silu_gate {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<Out>(silu(widened(gate[i])) * widened(up[i]));
   }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Out>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(gate, up, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto of_gate = load_pack<indices_of_pack>(gate, i), of_up = load_pack<indices_of_pack>(up, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(silu_gate{of_gate.of, of_up.of, to.of});
+    store_pack(to, out, i);
+  }
 };
 
 /// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
@@ -12505,6 +12515,23 @@ struct silu_gate_again_backward {
     const auto y = silu(widened(derivatives.gate[i])) * widened(derivatives.up[i]);
     derivatives(i);
     out[i] = static_cast<T>(y);
+  }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    const silu_gate_backward<T>& of = derivatives;
+    return are_packs<indices_of_pack>(of.gate, of.up, of.dout, of.dgate, of.dup, out);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto gate = load_pack<indices_of_pack>(derivatives.gate, i),
+               up = load_pack<indices_of_pack>(derivatives.up, i),
+               dout = load_pack<indices_of_pack>(derivatives.dout, i);
+    pack_of<T, indices_of_pack> dgate, dup, to;
+    run_pack<indices_of_pack>(silu_gate_again_backward{{gate.of, up.of, dout.of, dgate.of, dup.of}, to.of});
+    store_pack(dgate, derivatives.dgate, i);
+    store_pack(dup, derivatives.dup, i);
+    store_pack(to, out, i);
   }
 };
 
@@ -12926,6 +12953,20 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
     for_each_index(count, f);
   } else {
     for (std::size_t i = team.lane; i < count; i += Team::lanes) f(i);
+    team.synchronize();
+  }
+}
+
+/// Runs `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them. Afterwards
+/// all lanes see what was written.
+template <team Team, packed F>
+BELAY_HD constexpr void for_each_pack(const Team& team, std::size_t count, const F& f) noexcept {
+  if constexpr (Team::lanes == 1) {
+    for_each_index(count, f);
+  } else {
+    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
+    for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
+    for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
     team.synchronize();
   }
 }
@@ -13630,18 +13671,6 @@ struct chunked_ranges {
   }
 };
 
-/// `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them.
-template <team Team, packed F>
-BELAY_HD void for_each_pack(const Team& team, std::size_t count, const F& f) noexcept {
-  if constexpr (Team::lanes == 1) {
-    for_each_index(count, f);
-  } else {
-    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
-    for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
-    for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
-  }
-}
-
 /// AdamW of ranges of `Value`, which `T` computes: a row for each chunk. The state is one part after the other, `part`
 /// elements apart: two moments, and master copies where `Value` is narrower.
 template <real T, stored_real Value>
@@ -13958,10 +13987,10 @@ struct gather_rows {
     const Index of = index[row / repeat];
     if (static_cast<std::size_t>(of) >= limit) {
       if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
-      for_each_index(team, width, fill<Out>{out + row * width, Out{}});
+      for_each_pack(team, width, fill<Out>{out + row * width, Out{}});
       return;
     }
-    for_each_index(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
+    for_each_pack(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
   }
 };
 
@@ -14007,6 +14036,16 @@ struct rms_norm_element {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     y[i] = static_cast<Out>(widened(weight[i]) * (widened(x[i]) * inverse));
   }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T, Out, Weight>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, weight, y); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto of_x = load_pack<indices_of_pack>(x, i);
+    const auto of_weight = load_pack<indices_of_pack>(weight, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(rms_norm_element{of_x.of, of_weight.of, to.of, inverse});
+    store_pack(to, y, i);
+  }
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
@@ -14026,7 +14065,7 @@ struct rms_norm_rows {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
-    for_each_index(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
+    for_each_pack(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };
 
@@ -14041,8 +14080,8 @@ struct rms_norm_rows_again {
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width,
-                   rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
+    for_each_pack(team, width,
+                  rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
   }
 };
 
@@ -14081,12 +14120,38 @@ struct rms_norm_rows_backward {
       return inverse * (widened(weight[i]) * widened(dy[i])) - through_mean * widened(x[i]);
     }
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = static_cast<Inner>(value(i)); }
+
+    static constexpr std::size_t indices_of_pack = pack_size<T, Weight, Outer, Inner>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, weight, dy, dx); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto of_x = load_pack<indices_of_pack>(x, i);
+      const auto of_weight = load_pack<indices_of_pack>(weight, i);
+      const auto of_dy = load_pack<indices_of_pack>(dy, i);
+      pack_of<Inner, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{of_x.of, of_weight.of, of_dy.of, to.of, inverse, through_mean});
+      store_pack(to, dx, i);
+    }
   };
   struct element_beside {
     element norm;
     const Beside* beside;
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       norm.dx[i] = static_cast<Inner>(widened(beside[i]) + norm.value(i));
+    }
+
+    static constexpr std::size_t indices_of_pack = pack_size<T, Weight, Outer, Inner, Beside>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept {
+      return are_packs<indices_of_pack>(norm.x, norm.weight, norm.dy, norm.dx, beside);
+    }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto of_x = load_pack<indices_of_pack>(norm.x, i);
+      const auto of_weight = load_pack<indices_of_pack>(norm.weight, i);
+      const auto of_dy = load_pack<indices_of_pack>(norm.dy, i);
+      const auto of_beside = load_pack<indices_of_pack>(beside, i);
+      pack_of<Inner, indices_of_pack> to;
+      run_pack<indices_of_pack>(
+          element_beside{{of_x.of, of_weight.of, of_dy.of, to.of, norm.inverse, norm.through_mean}, of_beside.of});
+      store_pack(to, norm.dx, i);
     }
   };
 
@@ -14098,9 +14163,9 @@ struct rms_norm_rows_backward {
     const number along = sum_in_lanes<number>(team, projection{dy, weight, x}, width) / static_cast<number>(width);
     const element norm{x, weight, dy, din + row * width, r, r * r * r * along};
     if (beside == nullptr)
-      for_each_index(team, width, norm);
+      for_each_pack(team, width, norm);
     else
-      for_each_index(team, width, element_beside{norm, beside + row * width});
+      for_each_pack(team, width, element_beside{norm, beside + row * width});
   }
 };
 
@@ -14402,7 +14467,7 @@ struct swiglu_rows {
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     if (row >= static_cast<std::size_t>(*used)) return;
     const T* const gate = gate_up + 2 * row * width;
-    for_each_index(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
+    for_each_pack(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
   }
 };
 
@@ -14420,7 +14485,7 @@ struct swiglu_rows_again_backward {
     T* const gate = gate_up + 2 * row * width;
     T* const up = gate + width;
     T* const y = out + row * width;
-    for_each_index(team, width, silu_gate_again_backward<T>{{gate, up, y, gate, up}, y});
+    for_each_pack(team, width, silu_gate_again_backward<T>{{gate, up, y, gate, up}, y});
   }
 };
 
@@ -22423,7 +22488,7 @@ struct pushed_rows {
     if (to == nullptr) return;
     const T* const from = x + i / rows.k * rows.hidden;
     if constexpr (Team::lanes > 1)
-      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{from, to});
+      kernel::for_each_pack(team, rows.hidden, kernel::copy<T>{from, to});
     else if (non_temporal)
       kernel::copy_non_temporal(to, from, rows.hidden * sizeof(T));
     else
@@ -22483,30 +22548,49 @@ struct pulled_rows {
   const number* weights;
   Target* y;
 
-  /// One element of a token's row, for a team of several lanes.
+  /// Elements of a token's row, for a team of several lanes.
   struct element {
     /// Of which token.
     const pulled_rows* of;
     std::size_t token;
     /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
+    BELAY_HD void operator()(std::size_t i) const noexcept { add<1>(i); }
+
+    /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all rows are aligned for that.
+    static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Target>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept {
+      const placed_rows<T>& from = of->rows;
+      return kernel::are_packs<indices_of_pack>(from.slot, of->y) && from.hidden % indices_of_pack == 0 &&
+             from.apart % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
+    }
+    BELAY_HD void pack(std::size_t i) const noexcept { add<indices_of_pack>(i); }
+
+   private:
+    template <std::size_t Count>
+    BELAY_HD void add(std::size_t i) const noexcept {
       const std::size_t k = of->rows.k;
       std::size_t left = 0;
       for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
-      number total = 0;
-      Target rounded = static_cast<Target>(total);
+      number totals[Count] = {};
+      kernel::pack_of<Target, Count> rounded;
+      for (std::size_t e = 0; e < Count; ++e) rounded.of[e] = static_cast<Target>(totals[e]);
       for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
         const T* const row = of->rows.row(token * k + j);
         if (row == nullptr) continue;
-        const number own = kernel::widened(row[i]);
-        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
-        total = done == 0 ? more : total + more;
+        const kernel::pack_of<T, Count> own = kernel::load_pack<Count>(row, i);
+        const number weight = of->weights == nullptr ? number(1) : of->weights[token * k + j];
+        for (std::size_t e = 0; e < Count; ++e) {
+          const number more = weight * kernel::widened(own.of[e]);
+          totals[e] = done == 0 ? more : totals[e] + more;
+        }
         if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
         if (done != pass) continue;
-        rounded = static_cast<Target>(total);
-        total = kernel::widened(rounded);
+        for (std::size_t e = 0; e < Count; ++e) {
+          rounded.of[e] = static_cast<Target>(totals[e]);
+          totals[e] = kernel::widened(rounded.of[e]);
+        }
       }
-      of->y[token * of->rows.hidden + i] = rounded;
+      kernel::store_pack(rounded, of->y + token * of->rows.hidden, i);
     }
   };
 
@@ -22514,7 +22598,7 @@ struct pulled_rows {
   template <kernel::team Team>
   BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
     if constexpr (Team::lanes > 1)
-      kernel::for_each_index(team, rows.hidden, element{this, token});
+      kernel::for_each_pack(team, rows.hidden, element{this, token});
     else if (weights == nullptr)
       sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
     else
@@ -22582,6 +22666,16 @@ struct returned_rows {
     BELAY_HD void operator()(std::size_t i) const noexcept {
       row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
     }
+
+    /// Indices that `pack(i)` does at once, from i on; `packs()` says whether both arrays are aligned for that.
+    static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Dy>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return kernel::are_packs<indices_of_pack>(gradient, row); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = kernel::load_pack<indices_of_pack>(gradient, i);
+      kernel::pack_of<T, indices_of_pack> to;
+      kernel::run_pack<indices_of_pack>(element{weight, from.of, to.of});
+      kernel::store_pack(to, row, i);
+    }
   };
 
   /// Choice i.
@@ -22600,7 +22694,7 @@ struct returned_rows {
         partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
       for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
       team.synchronize();  // the row is overwritten from here on
-      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
+      kernel::for_each_pack(team, rows.hidden, element{weights[i], gradient, row});
     }
     if (team.lane == 0) dweights[i] = total;
   }

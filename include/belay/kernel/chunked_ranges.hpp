@@ -67,18 +67,6 @@ struct chunked_ranges {
   }
 };
 
-/// `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them.
-template <team Team, packed F>
-BELAY_HD void for_each_pack(const Team& team, std::size_t count, const F& f) noexcept {
-  if constexpr (Team::lanes == 1) {
-    for_each_index(count, f);
-  } else {
-    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
-    for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
-    for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
-  }
-}
-
 /// AdamW of ranges of `Value`, which `T` computes: a row for each chunk. The state is one part after the other, `part`
 /// elements apart: two moments, and master copies where `Value` is narrower.
 template <real T, stored_real Value>

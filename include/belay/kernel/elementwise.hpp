@@ -173,6 +173,16 @@ struct silu_gate {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<Out>(silu(widened(gate[i])) * widened(up[i]));
   }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T, Out>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(gate, up, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto of_gate = load_pack<indices_of_pack>(gate, i), of_up = load_pack<indices_of_pack>(up, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(silu_gate{of_gate.of, of_up.of, to.of});
+    store_pack(to, out, i);
+  }
 };
 
 /// The derivatives of `silu_gate` by both inputs; `dgate` and `dup` may be `gate` and `up` themselves.
@@ -206,6 +216,23 @@ struct silu_gate_again_backward {
     const auto y = silu(widened(derivatives.gate[i])) * widened(derivatives.up[i]);
     derivatives(i);
     out[i] = static_cast<T>(y);
+  }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    const silu_gate_backward<T>& of = derivatives;
+    return are_packs<indices_of_pack>(of.gate, of.up, of.dout, of.dgate, of.dup, out);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto gate = load_pack<indices_of_pack>(derivatives.gate, i),
+               up = load_pack<indices_of_pack>(derivatives.up, i),
+               dout = load_pack<indices_of_pack>(derivatives.dout, i);
+    pack_of<T, indices_of_pack> dgate, dup, to;
+    run_pack<indices_of_pack>(silu_gate_again_backward{{gate.of, up.of, dout.of, dgate.of, dup.of}, to.of});
+    store_pack(dgate, derivatives.dgate, i);
+    store_pack(dup, derivatives.dup, i);
+    store_pack(to, out, i);
   }
 };
 

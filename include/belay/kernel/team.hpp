@@ -83,6 +83,20 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
   }
 }
 
+/// Runs `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them. Afterwards
+/// all lanes see what was written.
+template <team Team, packed F>
+BELAY_HD constexpr void for_each_pack(const Team& team, std::size_t count, const F& f) noexcept {
+  if constexpr (Team::lanes == 1) {
+    for_each_index(count, f);
+  } else {
+    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
+    for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
+    for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
+    team.synchronize();
+  }
+}
+
 /// Does every row on the calling thread: the loop that vectorises is inside the kernel.
 // A function of its own for every kernel, with all of it inside: amid a large caller compilers leave parts of a kernel
 // uninlined, and what they think is run only once they compile for size; neither is vectorised.

@@ -8,8 +8,10 @@
 #include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
+#include "belay/backend/cuda/reduced_slots.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/kernel.hpp"
+#include "belay/parallel/experts/row_kernels.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -20,6 +22,8 @@ template __global__ void run_packs(std::size_t, k::adamw<float>);
 template __global__ void run_packs(std::size_t, k::adamw_of_master<float, bf16>);
 template __global__ void run_packs(std::size_t, k::copy<float, bf16>);
 template __global__ void run_packs(std::size_t, k::axpy<float>);
+template __global__ void run_packs(std::size_t, reduced_slots<float>);
+template __global__ void run_packs(std::size_t, reduced_slots<bf16>);
 
 // Tables of ranges.
 template __global__ void run_rows(std::size_t, k::adamw_of_ranges<float, float>);
@@ -37,6 +41,11 @@ template __global__ void run_rows(std::size_t, k::swiglu_rows<bf16, std::size_t,
 template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf16, std::size_t>);
 template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
+
+// Rows of experts.
+template __global__ void run_rows(std::size_t, pushed_rows<bf16>);
+template __global__ void run_rows(std::size_t, pulled_rows<bf16, float>);
+template __global__ void run_rows(std::size_t, returned_rows<bf16, float>);
 
 // Tiles.
 template __global__ void run_blocks(std::size_t, attention_tiles<bf16>);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "belay/core/dtype.hpp"
 #include "belay/kernel/losses.hpp"
 #include "belay/kernel/rows.hpp"
 #include "unit/kernel/support/threads.hpp"
@@ -63,6 +64,52 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
   for (const std::size_t width : {1u, 15u, 16u, 33u, 100u}) {
     check_rows<T, 16>(width);
     check_rows<T, 32>(width);
+  }
+}
+
+TEST_CASE("rows of bf16 and float get the same bits from one thread and from a warp, aligned for packs or not") {
+  using belay::bf16;
+  const std::size_t rows = 3, used = 2;
+  for (const std::size_t width : {std::size_t{7}, std::size_t{8}, std::size_t{72}}) {
+    CAPTURE(width);
+    const auto narrow = [&](std::size_t count, double phase) {
+      std::vector<bf16> out;
+      for (const float x : wave<float>(count, phase)) out.emplace_back(x);
+      return out;
+    };
+    const auto check = [&](auto& one, auto& many, const auto& kernel_of) {
+      for_each_row(rows, kernel_of(one));
+      run_by_threads<32>(rows, kernel_of(many));
+      CHECK(one == many);
+    };
+    const auto gate_up = narrow(2 * rows * width, 0);
+    std::vector<float> wide(rows * width, -1), same_wide = wide;
+    check(wide, same_wide, [&](auto& out) {
+      return swiglu_rows<bf16, std::size_t, float>{gate_up.data(), out.data(), &used, width};
+    });
+    std::vector<bf16> in = gate_up, same_in = gate_up, out = narrow(rows * width, 1), same_out = out;
+    for_each_row(rows, swiglu_rows_again_backward<bf16, std::size_t>{in.data(), out.data(), &used, width});
+    run_by_threads<32>(rows,
+                       swiglu_rows_again_backward<bf16, std::size_t>{same_in.data(), same_out.data(), &used, width});
+    CHECK(in == same_in);
+    CHECK(out == same_out);
+    const auto x = wave<float>(rows * width, 2), dy = wave<float>(rows * width, 3),
+               beside = wave<float>(rows * width, 4);
+    const auto weight = narrow(width, 5);
+    std::vector<float> inverse(rows), y(rows * width), same_y = y;
+    check(y, same_y, [&](auto& to) {
+      return rms_norm_rows<float, float, bf16>{x.data(), weight.data(), to.data(), inverse.data(), width, 0.01F};
+    });
+    for (const float* around : {static_cast<const float*>(nullptr), beside.data()})
+      check(y, same_y, [&](auto& to) {
+        return rms_norm_rows_backward<float, float, float, float, bf16>{
+            x.data(), weight.data(), inverse.data(), dy.data(), to.data(), width, around};
+      });
+    const std::vector<std::int32_t> index{2, 0, 1};
+    std::vector<bf16> gathered(rows * width), same_gathered = gathered;
+    check(gathered, same_gathered, [&](auto& to) {
+      return gather_rows<bf16, std::int32_t>{gate_up.data(), index.data(), to.data(), width};
+    });
   }
 }
 

@@ -109,6 +109,39 @@ TEST_CASE_TEMPLATE("rows are weighed and returned with the same bits by a host a
   }
 }
 
+TEST_CASE("rows of bf16 are moved and summed with the same bits by a host and by a warp, aligned for packs or not") {
+  using belay::bf16;
+  for (const std::size_t hidden : {std::size_t{7}, std::size_t{8}, std::size_t{72}}) {
+    CAPTURE(hidden);
+    slots_of<float> of(5, 7, hidden);  // choices and places
+    std::vector<bf16> rows, dy, many_rows;
+    for (const float x : of.rows) rows.emplace_back(x / 64);
+    for (std::size_t i = 0; i < 5 * hidden; ++i) dy.emplace_back(static_cast<float>(i % 19) / 4 - 2);
+    many_rows = rows;
+    const auto view = [&](std::vector<bf16>& all) {
+      return belay::placed_rows<bf16>{
+          all.data(), all.size() / 2 * sizeof(bf16), of.choices.data(), of.places.data(), 2, 7, hidden};
+    };
+    std::vector<float> one(5 * hidden), many = one, weights(35, -1), many_weights = weights;
+    std::vector<bf16> narrow(5 * hidden), many_narrow = narrow;
+    belay::kernel::for_each_row(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), one.data()});
+    test::run_by_threads<32>(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data()});
+    CHECK(one == many);
+    belay::kernel::for_each_row(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, narrow.data()});
+    test::run_by_threads<32>(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, many_narrow.data()});
+    CHECK(narrow == many_narrow);
+    belay::kernel::for_each_row(
+        35, belay::returned_rows<bf16, float>{view(rows), of.weights.data(), one.data(), weights.data()});
+    test::run_by_threads<32>(
+        35, belay::returned_rows<bf16, float>{view(many_rows), of.weights.data(), one.data(), many_weights.data()});
+    CHECK(weights == many_weights);
+    CHECK(rows == many_rows);
+    belay::kernel::for_each_row(35, belay::pushed_rows<bf16>{view(rows), dy.data()});
+    test::run_by_threads<32>(35, belay::pushed_rows<bf16>{view(many_rows), dy.data()});
+    CHECK(rows == many_rows);
+  }
+}
+
 TEST_CASE("a token without any place gets zeros") {
   slots_of<float> given(1, 2, 33);
   given.places = {belay::no_place, belay::no_place};

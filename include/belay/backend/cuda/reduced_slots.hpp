@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A reduction as a kernel of one element: what the ranks of a group have in their slots, added in rank order. There is
-// one kernel for each type; which reduction it is it learns when it runs, once for each element and not for each rank.
+// A reduction as a kernel of one element, or of those of 16 bytes: what the ranks of a group have in their slots, added
+// in rank order. There is one kernel for each type; which reduction it is it learns when it runs, once for each element
+// and not for each rank.
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/kernel/for_each.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -47,7 +49,44 @@ struct reduced_slots {
     }
   }
 
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = kernel::pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return kernel::are_packs<indices_of_pack>(out, reinterpret_cast<const T*>(from.first),
+                                              reinterpret_cast<const T*>(from.own)) &&
+           from.stride % alignof(pack_type) == 0;
+  }
+  BELAY_HD void pack(std::size_t i) const {
+    switch (how) {
+      case reduction::sum: return write_totals<sum_t>(i);
+      case reduction::minimum: return write_totals<minimum_t>(i);
+      case reduction::maximum: return write_totals<maximum_t>(i);
+      case reduction::product: return write_totals<product_t>(i);
+      case reduction::average: return write_totals<average_t>(i);
+      case reduction::none: return;
+    }
+  }
+
  private:
+  using pack_type = kernel::pack_of<T, indices_of_pack>;
+
+  template <reduction_tag Op>
+  BELAY_HD void write_totals(std::size_t i) const {
+    using accumulator = accumulator_of<T>;
+    accumulator sums[indices_of_pack];
+    pack_type some = kernel::load_pack<indices_of_pack>(slot(0), i);
+    for (std::size_t k = 0; k < indices_of_pack; ++k) sums[k] = static_cast<accumulator>(some.of[k]);
+    for (int q = 1; q < from.ranks; ++q) {
+      some = kernel::load_pack<indices_of_pack>(slot(q), i);
+      for (std::size_t k = 0; k < indices_of_pack; ++k)
+        sums[k] = Op::apply(sums[k], static_cast<accumulator>(some.of[k]));
+    }
+    for (std::size_t k = 0; k < indices_of_pack; ++k) {
+      if constexpr (finishing<Op>) sums[k] = Op::finish(sums[k], from.ranks);
+      some.of[k] = static_cast<T>(sums[k]);
+    }
+    kernel::store_pack(some, out, i);
+  }
   template <reduction_tag Op>
   [[nodiscard]] BELAY_HD T total(std::size_t i) const {
     using accumulator = accumulator_of<T>;

@@ -95,10 +95,10 @@ struct gather_rows {
     const Index of = index[row / repeat];
     if (static_cast<std::size_t>(of) >= limit) {
       if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
-      for_each_index(team, width, fill<Out>{out + row * width, Out{}});
+      for_each_pack(team, width, fill<Out>{out + row * width, Out{}});
       return;
     }
-    for_each_index(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
+    for_each_pack(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
   }
 };
 

@@ -25,6 +25,16 @@ struct rms_norm_element {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     y[i] = static_cast<Out>(widened(weight[i]) * (widened(x[i]) * inverse));
   }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T, Out, Weight>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, weight, y); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto of_x = load_pack<indices_of_pack>(x, i);
+    const auto of_weight = load_pack<indices_of_pack>(weight, i);
+    pack_of<Out, indices_of_pack> to;
+    run_pack<indices_of_pack>(rms_norm_element{of_x.of, of_weight.of, to.of, inverse});
+    store_pack(to, y, i);
+  }
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
@@ -44,7 +54,7 @@ struct rms_norm_rows {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
-    for_each_index(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
+    for_each_pack(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };
 
@@ -59,8 +69,8 @@ struct rms_norm_rows_again {
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width,
-                   rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
+    for_each_pack(team, width,
+                  rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
   }
 };
 
@@ -99,12 +109,38 @@ struct rms_norm_rows_backward {
       return inverse * (widened(weight[i]) * widened(dy[i])) - through_mean * widened(x[i]);
     }
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept { dx[i] = static_cast<Inner>(value(i)); }
+
+    static constexpr std::size_t indices_of_pack = pack_size<T, Weight, Outer, Inner>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, weight, dy, dx); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto of_x = load_pack<indices_of_pack>(x, i);
+      const auto of_weight = load_pack<indices_of_pack>(weight, i);
+      const auto of_dy = load_pack<indices_of_pack>(dy, i);
+      pack_of<Inner, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{of_x.of, of_weight.of, of_dy.of, to.of, inverse, through_mean});
+      store_pack(to, dx, i);
+    }
   };
   struct element_beside {
     element norm;
     const Beside* beside;
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       norm.dx[i] = static_cast<Inner>(widened(beside[i]) + norm.value(i));
+    }
+
+    static constexpr std::size_t indices_of_pack = pack_size<T, Weight, Outer, Inner, Beside>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept {
+      return are_packs<indices_of_pack>(norm.x, norm.weight, norm.dy, norm.dx, beside);
+    }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto of_x = load_pack<indices_of_pack>(norm.x, i);
+      const auto of_weight = load_pack<indices_of_pack>(norm.weight, i);
+      const auto of_dy = load_pack<indices_of_pack>(norm.dy, i);
+      const auto of_beside = load_pack<indices_of_pack>(beside, i);
+      pack_of<Inner, indices_of_pack> to;
+      run_pack<indices_of_pack>(
+          element_beside{{of_x.of, of_weight.of, of_dy.of, to.of, norm.inverse, norm.through_mean}, of_beside.of});
+      store_pack(to, norm.dx, i);
     }
   };
 
@@ -116,9 +152,9 @@ struct rms_norm_rows_backward {
     const number along = sum_in_lanes<number>(team, projection{dy, weight, x}, width) / static_cast<number>(width);
     const element norm{x, weight, dy, din + row * width, r, r * r * r * along};
     if (beside == nullptr)
-      for_each_index(team, width, norm);
+      for_each_pack(team, width, norm);
     else
-      for_each_index(team, width, element_beside{norm, beside + row * width});
+      for_each_pack(team, width, element_beside{norm, beside + row * width});
   }
 };
 

@@ -27,7 +27,7 @@ struct swiglu_rows {
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     if (row >= static_cast<std::size_t>(*used)) return;
     const T* const gate = gate_up + 2 * row * width;
-    for_each_index(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
+    for_each_pack(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
   }
 };
 
@@ -45,7 +45,7 @@ struct swiglu_rows_again_backward {
     T* const gate = gate_up + 2 * row * width;
     T* const up = gate + width;
     T* const y = out + row * width;
-    for_each_index(team, width, silu_gate_again_backward<T>{{gate, up, y, gate, up}, y});
+    for_each_pack(team, width, silu_gate_again_backward<T>{{gate, up, y, gate, up}, y});
   }
 };
 

@@ -123,7 +123,7 @@ struct pushed_rows {
     if (to == nullptr) return;
     const T* const from = x + i / rows.k * rows.hidden;
     if constexpr (Team::lanes > 1)
-      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{from, to});
+      kernel::for_each_pack(team, rows.hidden, kernel::copy<T>{from, to});
     else if (non_temporal)
       kernel::copy_non_temporal(to, from, rows.hidden * sizeof(T));
     else
@@ -183,30 +183,49 @@ struct pulled_rows {
   const number* weights;
   Target* y;
 
-  /// One element of a token's row, for a team of several lanes.
+  /// Elements of a token's row, for a team of several lanes.
   struct element {
     /// Of which token.
     const pulled_rows* of;
     std::size_t token;
     /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
+    BELAY_HD void operator()(std::size_t i) const noexcept { add<1>(i); }
+
+    /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all rows are aligned for that.
+    static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Target>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept {
+      const placed_rows<T>& from = of->rows;
+      return kernel::are_packs<indices_of_pack>(from.slot, of->y) && from.hidden % indices_of_pack == 0 &&
+             from.apart % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
+    }
+    BELAY_HD void pack(std::size_t i) const noexcept { add<indices_of_pack>(i); }
+
+   private:
+    template <std::size_t Count>
+    BELAY_HD void add(std::size_t i) const noexcept {
       const std::size_t k = of->rows.k;
       std::size_t left = 0;
       for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
-      number total = 0;
-      Target rounded = static_cast<Target>(total);
+      number totals[Count] = {};
+      kernel::pack_of<Target, Count> rounded;
+      for (std::size_t e = 0; e < Count; ++e) rounded.of[e] = static_cast<Target>(totals[e]);
       for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
         const T* const row = of->rows.row(token * k + j);
         if (row == nullptr) continue;
-        const number own = kernel::widened(row[i]);
-        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
-        total = done == 0 ? more : total + more;
+        const kernel::pack_of<T, Count> own = kernel::load_pack<Count>(row, i);
+        const number weight = of->weights == nullptr ? number(1) : of->weights[token * k + j];
+        for (std::size_t e = 0; e < Count; ++e) {
+          const number more = weight * kernel::widened(own.of[e]);
+          totals[e] = done == 0 ? more : totals[e] + more;
+        }
         if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
         if (done != pass) continue;
-        rounded = static_cast<Target>(total);
-        total = kernel::widened(rounded);
+        for (std::size_t e = 0; e < Count; ++e) {
+          rounded.of[e] = static_cast<Target>(totals[e]);
+          totals[e] = kernel::widened(rounded.of[e]);
+        }
       }
-      of->y[token * of->rows.hidden + i] = rounded;
+      kernel::store_pack(rounded, of->y + token * of->rows.hidden, i);
     }
   };
 
@@ -214,7 +233,7 @@ struct pulled_rows {
   template <kernel::team Team>
   BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
     if constexpr (Team::lanes > 1)
-      kernel::for_each_index(team, rows.hidden, element{this, token});
+      kernel::for_each_pack(team, rows.hidden, element{this, token});
     else if (weights == nullptr)
       sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
     else
@@ -282,6 +301,16 @@ struct returned_rows {
     BELAY_HD void operator()(std::size_t i) const noexcept {
       row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
     }
+
+    /// Indices that `pack(i)` does at once, from i on; `packs()` says whether both arrays are aligned for that.
+    static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Dy>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return kernel::are_packs<indices_of_pack>(gradient, row); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = kernel::load_pack<indices_of_pack>(gradient, i);
+      kernel::pack_of<T, indices_of_pack> to;
+      kernel::run_pack<indices_of_pack>(element{weight, from.of, to.of});
+      kernel::store_pack(to, row, i);
+    }
   };
 
   /// Choice i.
@@ -300,7 +329,7 @@ struct returned_rows {
         partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
       for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
       team.synchronize();  // the row is overwritten from here on
-      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
+      kernel::for_each_pack(team, rows.hidden, element{weights[i], gradient, row});
     }
     if (team.lane == 0) dweights[i] = total;
   }
