@@ -39,6 +39,7 @@ template __global__ void run_rows(std::size_t, k::rms_norm_rows<float, float, bf
 template __global__ void run_rows(std::size_t, k::rms_norm_rows_backward<float, float, float, float, bf16>);
 template __global__ void run_rows(std::size_t, k::swiglu_rows<bf16, std::size_t, float>);
 template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf16, std::size_t>);
+template __global__ void run_rows(std::size_t, k::cross_entropy_rows<bf16>);
 template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
 

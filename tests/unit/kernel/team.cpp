@@ -106,6 +106,15 @@ TEST_CASE("rows of bf16 and float get the same bits from one thread and from a w
             x.data(), weight.data(), inverse.data(), dy.data(), to.data(), width, around};
       });
     const std::vector<std::int32_t> index{2, 0, 1};
+    std::vector<double> losses(rows), same_losses(rows);
+    std::vector<bf16> logits = narrow(rows * width, 6), same_logits = logits;
+    const std::vector<std::int32_t> targets{1, ignored_target, 3};
+    for_each_row(rows,
+                 cross_entropy_rows<bf16>{logits.data(), targets.data(), losses.data(), logits.data(), width, 0.5});
+    run_by_threads<32>(rows, cross_entropy_rows<bf16>{same_logits.data(), targets.data(), same_losses.data(),
+                                                      same_logits.data(), width, 0.5});
+    CHECK(losses == same_losses);
+    CHECK(logits == same_logits);
     std::vector<bf16> gathered(rows * width), same_gathered = gathered;
     check(gathered, same_gathered, [&](auto& to) {
       return gather_rows<bf16, std::int32_t>{gate_up.data(), index.data(), to.data(), width};
