@@ -14268,6 +14268,15 @@ struct shifted_exponential {
   T largest;
   T scale;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = exponential((in[i] - largest) * scale); }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(in, i);
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(shifted_exponential{from.of, to.of, largest, scale});
+    store_pack(to, out, i);
+  }
 };
 
 /// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
@@ -14382,6 +14391,15 @@ struct rounded_exponential {
   T* out;
   compute_type_t<T> factor;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<T>(factor * term(i)); }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(term.x, out); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto from = load_pack<indices_of_pack>(term.x, i);
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(rounded_exponential{{from.of, term.largest}, to.of, factor});
+    store_pack(to, out, i);
+  }
 };
 
 /// losses[r] = the cross-entropy of row r, log(sum of e^x) - x[target], 0 where its target is ignored. Logits of a
@@ -14413,7 +14431,7 @@ struct cross_entropy_rows {
     T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
     const std::int32_t target = targets[row];
     if (target == ignored_target || !is_class(team, target, row)) {
-      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
+      if (dx != nullptr) for_each_pack(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
       return 0;
     }
     const auto chosen = static_cast<std::size_t>(target);
@@ -14425,13 +14443,13 @@ struct cross_entropy_rows {
       // The loss alone.
     } else if constexpr (!real<T>) {
       const auto factor = static_cast<number>(scale / static_cast<double>(sum));
-      for_each_index(team, vocabulary, rounded_exponential<T>{{x, largest}, dx, factor});
+      for_each_pack(team, vocabulary, rounded_exponential<T>{{x, largest}, dx, factor});
       if (team.lane == 0)
         dx[chosen] = static_cast<T>(factor * exponential(chosen_logit - largest) - static_cast<number>(scale));
     } else {
-      for_each_index(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
+      for_each_pack(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
       sum = row_sum(team, dx, vocabulary);
-      for_each_index(team, vocabulary, kernel::scale<T>{static_cast<T>(scale / static_cast<double>(sum)), dx});
+      for_each_pack(team, vocabulary, kernel::scale<T>{static_cast<T>(scale / static_cast<double>(sum)), dx});
       if (team.lane == 0) dx[chosen] -= static_cast<T>(scale);
     }
     return logarithm(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(chosen_logit));
