@@ -253,6 +253,50 @@ inline constexpr double largest_value<double> = DBL_MAX;
 #include <exception>
 #include <stdexcept>
 
+// ---- belay/core/function_ref.hpp
+//
+// A callable by reference, as std::function_ref of C++26: code that takes one is compiled once, not once a lambda. For
+// cold code; a call goes through a pointer.
+//
+//   int count_if(int size, belay::function_ref<bool(int)> holds) {
+//     int count = 0;
+//     for (int i = 0; i < size; ++i) count += holds(i);
+//     return count;
+//   }
+
+namespace belay::inline BELAY_ABI {
+
+template <class Signature>
+class function_ref;
+
+/// A plain handle: the callable must outlive every call.
+template <class Result, class... Arguments>
+class function_ref<Result(Arguments...)> {
+ public:
+  /// The callable outlives it.
+  template <class Callable>
+    requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
+             std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
+  function_ref(Callable&& callable) noexcept
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
+        call_([](void* object, Arguments... arguments) -> Result {
+          auto& callable_there = *static_cast<std::remove_reference_t<Callable>*>(object);
+          if constexpr (std::is_void_v<Result>)
+            static_cast<void>(callable_there(std::forward<Arguments>(arguments)...));
+          else
+            return callable_there(std::forward<Arguments>(arguments)...);
+        }) {}
+
+  /// Calls it.
+  Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
+
+ private:
+  void* object_;
+  Result (*call_)(void*, Arguments...);
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/core/where.hpp
 //
 // A call site, carried by every handle and every error. It is made by compiler builtins, which also exist where
@@ -524,6 +568,13 @@ class backend_error : public error {
 
   details details_;
 };
+
+/// "4x128x256", for messages.
+[[nodiscard]] BELAY_DECL std::string shape_text(std::span<const std::size_t> shape);
+
+/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
+[[noreturn]] BELAY_DECL void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                           function_ref<std::string()> owner, const where& at);
 
 /// The text of an exception, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
@@ -826,6 +877,21 @@ namespace belay::inline BELAY_ABI {
     if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
   }
   return "";
+}
+
+[[gnu::cold]] BELAY_DECL std::string shape_text(std::span<const std::size_t> shape) {
+  std::string out;
+  for (std::size_t extent : shape) {
+    if (!out.empty()) out += 'x';
+    out += std::to_string(extent);
+  }
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                            function_ref<std::string()> owner, const where& at) {
+  throw size_error(owner() + ": " + shape_text(shape) + " elements of " + std::to_string(element_bytes) + " bytes are",
+                   at);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -3225,50 +3291,6 @@ template <class Ranked>
 
 #include <cassert>
 
-// ---- belay/core/function_ref.hpp
-//
-// A callable by reference, as std::function_ref of C++26: code that takes one is compiled once, not once a lambda. For
-// cold code; a call goes through a pointer.
-//
-//   int count_if(int size, belay::function_ref<bool(int)> holds) {
-//     int count = 0;
-//     for (int i = 0; i < size; ++i) count += holds(i);
-//     return count;
-//   }
-
-namespace belay::inline BELAY_ABI {
-
-template <class Signature>
-class function_ref;
-
-/// A plain handle: the callable must outlive every call.
-template <class Result, class... Arguments>
-class function_ref<Result(Arguments...)> {
- public:
-  /// The callable outlives it.
-  template <class Callable>
-    requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
-             std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
-  function_ref(Callable&& callable) noexcept
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
-        call_([](void* object, Arguments... arguments) -> Result {
-          auto& callable_there = *static_cast<std::remove_reference_t<Callable>*>(object);
-          if constexpr (std::is_void_v<Result>)
-            static_cast<void>(callable_there(std::forward<Arguments>(arguments)...));
-          else
-            return callable_there(std::forward<Arguments>(arguments)...);
-        }) {}
-
-  /// Calls it.
-  Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
-
- private:
-  void* object_;
-  Result (*call_)(void*, Arguments...);
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// A shape: the number of elements along each axis. It is usable in device code, which std::array is not.
@@ -3312,13 +3334,6 @@ template <std::size_t Rank>
   for (std::size_t axis = 0; axis < Rank; ++axis) count *= shape[axis];
   return count.saturated();
 }
-
-/// "4x128x256", for messages.
-[[nodiscard]] std::string shape_text(std::span<const std::size_t> shape);
-
-/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
-[[noreturn]] void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
-                                function_ref<std::string()> owner, const where& at);
 
 /// Bytes of a tensor of such a shape. Throws `size_error` where they are more than any memory holds; `owner()` returns
 /// the tensor's name for that message.
@@ -3410,29 +3425,6 @@ template <class T>
 using matrix_view = view<T, 2>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/view.ipp
-//
-// Shapes in words.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string shape_text(std::span<const std::size_t> shape) {
-  std::string out;
-  for (std::size_t extent : shape) {
-    if (!out.empty()) out += 'x';
-    out += std::to_string(extent);
-  }
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
-                                            function_ref<std::string()> owner, const where& at) {
-  throw size_error(owner() + ": " + shape_text(shape) + " elements of " + std::to_string(element_bytes) + " bytes are",
-                   at);
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -8918,7 +8910,25 @@ class put_queue {
   explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
 
   /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
-  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
+  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes) {
+    if (bytes == 0) return;
+    queue& to = queues_[static_cast<std::size_t>(peer)];
+    // Rows that lie side by side become one range.
+    if (to.last != nowhere) {
+      range_header before = read(to.bytes.data() + to.last);
+      if (before.side == side && before.offset + before.bytes == offset) {
+        before.bytes += bytes;
+        std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
+        to.bytes.insert(to.bytes.end(), data, data + bytes);
+        return;
+      }
+    }
+    to.last = to.bytes.size();
+    const range_header head{side, offset, bytes};
+    const auto* raw = reinterpret_cast<const std::byte*>(&head);
+    to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
+    to.bytes.insert(to.bytes.end(), data, data + bytes);
+  }
 
   /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
   /// same with this rank on its other list. Throws like an exchange.
@@ -9364,35 +9374,6 @@ class symmetric_heap {
 
 template <class Group>
 symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/symmetric.ipp
-//
-// Queueing ranges.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
-                                std::size_t bytes) {
-  if (bytes == 0) return;
-  queue& to = queues_[static_cast<std::size_t>(peer)];
-  // Rows that lie side by side become one range.
-  if (to.last != nowhere) {
-    range_header before = read(to.bytes.data() + to.last);
-    if (before.side == side && before.offset + before.bytes == offset) {
-      before.bytes += bytes;
-      std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
-      to.bytes.insert(to.bytes.end(), data, data + bytes);
-      return;
-    }
-  }
-  to.last = to.bytes.size();
-  const range_header head{side, offset, bytes};
-  const auto* raw = reinterpret_cast<const std::byte*>(&head);
-  to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
-  to.bytes.insert(to.bytes.end(), data, data + bytes);
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -13624,6 +13605,112 @@ template <real T>
   return found == 0;
 }
 
+// Sums over rows, one for each column. Rows are added in groups of `rows_of_group`, each from its first row to its
+// last, and the groups in ascending order. So a device adds groups at once and then their sums, and one thread, which
+// adds a group after the other, gets the same bits.
+
+/// Kernels that add up rows are divided into blocks of so many columns.
+inline constexpr std::size_t columns_of_block = 64;
+/// Rows whose sums are added to each other.
+inline constexpr std::size_t rows_of_group = 64;
+
+/// Blocks of so many columns.
+[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
+  return (width + columns_of_block - 1) / columns_of_block;
+}
+/// Groups of so many rows.
+[[nodiscard]] BELAY_HD constexpr std::size_t row_group_count(std::size_t rows) noexcept {
+  return (rows + rows_of_group - 1) / rows_of_group;
+}
+
+/// The part of a row in a column's sum.
+template <class Term>
+concept column_term = requires(const Term& term, std::size_t row, std::size_t column) {
+  { term(row, column) } -> real;
+};
+
+/// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
+template <column_term Term, real Sum>
+struct column_sums {
+  using sum_type = Sum;
+  /// The terms, the sums, and how many rows and columns there are.
+  Term term;
+  Sum* sums;
+  std::size_t rows;
+  std::size_t width;
+
+  /// Indices of all columns.
+  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept { return column_block_count(width); }
+  /// The columns of a block, in all rows.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t block) const noexcept {
+    const std::size_t column = block * columns_of_block;
+    const std::size_t count = width - column < columns_of_block ? width - column : columns_of_block;
+    for (std::size_t group = 0; group < row_group_count(rows); ++group)
+      add_group(team, group, column, count, [&](std::size_t j, Sum sum) { sums[column + j] += sum; });
+  }
+
+  /// Calls `take(j, the sum over the rows of a group in column `first` + j)` for j below `count`, at most those of a
+  /// block, divided among the lanes.
+  template <team Team, class Take>
+  BELAY_HD void add_group(const Team& team, std::size_t group, std::size_t first, std::size_t count,
+                          const Take& take) const noexcept {
+    const std::size_t begin = group * rows_of_group, end = begin + rows_of_group < rows ? begin + rows_of_group : rows;
+    if constexpr (Team::lanes == 1) {
+      Sum part[columns_of_block] = {};
+      for (std::size_t row = begin; row < end; ++row)
+        for (std::size_t j = 0; j < count; ++j) part[j] += static_cast<Sum>(term(row, first + j));
+      for (std::size_t j = 0; j < count; ++j) take(j, part[j]);
+    } else {
+      for (std::size_t j = team.lane; j < count; j += Team::lanes) {
+        Sum part = 0;
+        for (std::size_t row = begin; row < end; ++row) part += static_cast<Sum>(term(row, first + j));
+        take(j, part);
+      }
+    }
+  }
+};
+
+/// The sums of each group of rows, in `count` columns from `first` on: partials[group * count + j]. An index is a group
+/// and a block of columns.
+template <column_term Term, real Sum>
+struct group_sums {
+  /// The sums that groups are parts of, where those of groups are written, and the columns.
+  column_sums<Term, Sum> of;
+  Sum* partials;
+  std::size_t first, count;
+
+  /// Indices of all groups and blocks.
+  [[nodiscard]] BELAY_HD std::size_t indices() const noexcept {
+    return row_group_count(of.rows) * column_block_count(count);
+  }
+  /// A group in the columns of a block.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t index) const noexcept {
+    const std::size_t blocks = column_block_count(count), group = index / blocks;
+    const std::size_t column = index % blocks * columns_of_block;
+    const std::size_t some = count - column < columns_of_block ? count - column : columns_of_block;
+    Sum* const to = partials + group * count + column;
+    of.add_group(team, group, first + column, some, [&](std::size_t j, Sum sum) { to[j] = sum; });
+  }
+};
+
+/// sums[j] += partials[j] + partials[count + j] + ..., group after group. An index is a column.
+template <real Sum>
+struct added_groups {
+  /// Where it is added, the sums of groups, and how many columns and groups there are.
+  Sum* sums;
+  const Sum* partials;
+  std::size_t count, groups;
+
+  /// Column j.
+  BELAY_HD void operator()(std::size_t j) const noexcept {
+    Sum sum = sums[j];
+    for (std::size_t group = 0; group < groups; ++group) sum += partials[group * count + j];
+    sums[j] = sum;
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::kernel
 
 namespace belay::inline BELAY_ABI::kernel {
@@ -13795,116 +13882,6 @@ struct scaled_squares_of_ranges {
 //   const belay::kernel::rms_norm_rows<float> norm{in, weight, out, inverse, width, 1e-5F};
 //   belay::kernel::for_each_row(rows, norm);
 //   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
-
-// ---- belay/kernel/rows/column_sums.hpp
-//
-// Sums over rows, one for each column. Rows are added in groups of `rows_of_group`, each from its first row to its
-// last, and the groups in ascending order. So a device adds groups at once and then their sums, and one thread, which
-// adds a group after the other, gets the same bits.
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// Kernels that add up rows are divided into blocks of so many columns.
-inline constexpr std::size_t columns_of_block = 64;
-/// Rows whose sums are added to each other.
-inline constexpr std::size_t rows_of_group = 64;
-
-[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
-  return (width + columns_of_block - 1) / columns_of_block;
-}
-[[nodiscard]] BELAY_HD constexpr std::size_t row_group_count(std::size_t rows) noexcept {
-  return (rows + rows_of_group - 1) / rows_of_group;
-}
-
-/// The part of a row in a column's sum.
-template <class Term>
-concept column_term = requires(const Term& term, std::size_t row, std::size_t column) {
-  { term(row, column) } -> real;
-};
-
-/// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
-template <column_term Term, real Sum>
-struct column_sums {
-  using sum_type = Sum;
-  /// The terms, the sums, and how many rows and columns there are.
-  Term term;
-  Sum* sums;
-  std::size_t rows;
-  std::size_t width;
-
-  /// Indices of all columns.
-  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept { return column_block_count(width); }
-  /// The columns of a block, in all rows.
-  template <team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t block) const noexcept {
-    const std::size_t column = block * columns_of_block;
-    const std::size_t count = width - column < columns_of_block ? width - column : columns_of_block;
-    for (std::size_t group = 0; group < row_group_count(rows); ++group)
-      add_group(team, group, column, count, [&](std::size_t j, Sum sum) { sums[column + j] += sum; });
-  }
-
-  /// Calls `take(j, the sum over the rows of a group in column `first` + j)` for j below `count`, at most those of a
-  /// block, divided among the lanes.
-  template <team Team, class Take>
-  BELAY_HD void add_group(const Team& team, std::size_t group, std::size_t first, std::size_t count,
-                          const Take& take) const noexcept {
-    const std::size_t begin = group * rows_of_group, end = begin + rows_of_group < rows ? begin + rows_of_group : rows;
-    if constexpr (Team::lanes == 1) {
-      Sum part[columns_of_block] = {};
-      for (std::size_t row = begin; row < end; ++row)
-        for (std::size_t j = 0; j < count; ++j) part[j] += static_cast<Sum>(term(row, first + j));
-      for (std::size_t j = 0; j < count; ++j) take(j, part[j]);
-    } else {
-      for (std::size_t j = team.lane; j < count; j += Team::lanes) {
-        Sum part = 0;
-        for (std::size_t row = begin; row < end; ++row) part += static_cast<Sum>(term(row, first + j));
-        take(j, part);
-      }
-    }
-  }
-};
-
-/// The sums of each group of rows, in `count` columns from `first` on: partials[group * count + j]. An index is a group
-/// and a block of columns.
-template <column_term Term, real Sum>
-struct group_sums {
-  /// The sums that groups are parts of, where those of groups are written, and the columns.
-  column_sums<Term, Sum> of;
-  Sum* partials;
-  std::size_t first, count;
-
-  /// Indices of all groups and blocks.
-  [[nodiscard]] BELAY_HD std::size_t indices() const noexcept {
-    return row_group_count(of.rows) * column_block_count(count);
-  }
-  /// A group in the columns of a block.
-  template <team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t index) const noexcept {
-    const std::size_t blocks = column_block_count(count), group = index / blocks;
-    const std::size_t column = index % blocks * columns_of_block;
-    const std::size_t some = count - column < columns_of_block ? count - column : columns_of_block;
-    Sum* const to = partials + group * count + column;
-    of.add_group(team, group, first + column, some, [&](std::size_t j, Sum sum) { to[j] = sum; });
-  }
-};
-
-/// sums[j] += partials[j] + partials[count + j] + ..., group after group. An index is a column.
-template <real Sum>
-struct added_groups {
-  /// Where it is added, the sums of groups, and how many columns and groups there are.
-  Sum* sums;
-  const Sum* partials;
-  std::size_t count, groups;
-
-  /// Column j.
-  BELAY_HD void operator()(std::size_t j) const noexcept {
-    Sum sum = sums[j];
-    for (std::size_t group = 0; group < groups; ++group) sum += partials[group * count + j];
-    sums[j] = sum;
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/rows/indexed.hpp
 //

@@ -66,7 +66,25 @@ class put_queue {
   explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
 
   /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
-  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
+  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes) {
+    if (bytes == 0) return;
+    queue& to = queues_[static_cast<std::size_t>(peer)];
+    // Rows that lie side by side become one range.
+    if (to.last != nowhere) {
+      range_header before = read(to.bytes.data() + to.last);
+      if (before.side == side && before.offset + before.bytes == offset) {
+        before.bytes += bytes;
+        std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
+        to.bytes.insert(to.bytes.end(), data, data + bytes);
+        return;
+      }
+    }
+    to.last = to.bytes.size();
+    const range_header head{side, offset, bytes};
+    const auto* raw = reinterpret_cast<const std::byte*>(&head);
+    to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
+    to.bytes.insert(to.bytes.end(), data, data + bytes);
+  }
 
   /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
   /// same with this rank on its other list. Throws like an exchange.
@@ -514,7 +532,3 @@ template <class Group>
 symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
 
 }  // namespace belay::inline BELAY_ABI
-
-#if !defined(BELAY_SEPARATE_COMPILATION)
-#include "belay/comm/symmetric.ipp"  // IWYU pragma: export
-#endif

@@ -14,11 +14,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -233,6 +235,13 @@ class backend_error : public error {
 
   details details_;
 };
+
+/// "4x128x256", for messages.
+[[nodiscard]] BELAY_DECL std::string shape_text(std::span<const std::size_t> shape);
+
+/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
+[[noreturn]] BELAY_DECL void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                           function_ref<std::string()> owner, const where& at);
 
 /// The text of an exception, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);

@@ -19,6 +19,7 @@
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 
@@ -65,13 +66,6 @@ template <std::size_t Rank>
   for (std::size_t axis = 0; axis < Rank; ++axis) count *= shape[axis];
   return count.saturated();
 }
-
-/// "4x128x256", for messages.
-[[nodiscard]] std::string shape_text(std::span<const std::size_t> shape);
-
-/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
-[[noreturn]] void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
-                                function_ref<std::string()> owner, const where& at);
 
 /// Bytes of a tensor of such a shape. Throws `size_error` where they are more than any memory holds; `owner()` returns
 /// the tensor's name for that message.
@@ -165,7 +159,3 @@ using matrix_view = view<T, 2>;
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
 }  // namespace belay::inline BELAY_ABI
-
-#if !defined(BELAY_SEPARATE_COMPILATION)
-#include "belay/core/view.ipp"  // IWYU pragma: export
-#endif

@@ -8,9 +8,8 @@
 //   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
 #pragma once
 
-#include "belay/kernel/rows/column_sums.hpp"  // IWYU pragma: export
-#include "belay/kernel/rows/indexed.hpp"      // IWYU pragma: export
-#include "belay/kernel/rows/rms_norm.hpp"     // IWYU pragma: export
-#include "belay/kernel/rows/rotary.hpp"       // IWYU pragma: export
-#include "belay/kernel/rows/softmax.hpp"      // IWYU pragma: export
-#include "belay/kernel/rows/swiglu.hpp"       // IWYU pragma: export
+#include "belay/kernel/rows/indexed.hpp"   // IWYU pragma: export
+#include "belay/kernel/rows/rms_norm.hpp"  // IWYU pragma: export
+#include "belay/kernel/rows/rotary.hpp"    // IWYU pragma: export
+#include "belay/kernel/rows/softmax.hpp"   // IWYU pragma: export
+#include "belay/kernel/rows/swiglu.hpp"    // IWYU pragma: export

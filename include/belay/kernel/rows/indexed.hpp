@@ -14,7 +14,7 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
-#include "belay/kernel/rows/column_sums.hpp"
+#include "belay/kernel/reduce.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
