@@ -8528,30 +8528,30 @@ class offset_allocator {
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
 
-  void recycle(std::uint32_t at) noexcept;
+  inline void recycle(std::uint32_t at) noexcept;
 
   // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
   // list. Returns the edge where all nodes are in use.
-  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept;
+  inline std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept;
 
-  void unlink_free(std::uint32_t at) noexcept;
+  inline void unlink_free(std::uint32_t at) noexcept;
 
   // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
-  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept;
+  inline bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept;
 
   // Removes a node that was merged into a neighbour from the address order.
-  void unlink(std::uint32_t at) noexcept;
+  inline void unlink(std::uint32_t at) noexcept;
 
   // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
   // apart, and so does what is awaited, so that neither is taken for the other.
-  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept;
+  [[nodiscard]] static inline bool alike(node& one, node& other, const stream_clock& now) noexcept;
   // All users of `other` are users of `into`, which is like it.
-  static void join(node& into, const node& other) noexcept;
+  static inline void join(node& into, const node& other) noexcept;
 
   // A range that becomes free is merged with free neighbours like it, and has all their users.
-  void free_node(std::uint32_t at, const stream_clock& now) noexcept;
+  inline void free_node(std::uint32_t at, const stream_clock& now) noexcept;
 
-  void link_free(std::uint32_t at) noexcept;
+  inline void link_free(std::uint32_t at) noexcept;
 
   std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
   std::size_t capacity_;
@@ -20193,8 +20193,10 @@ class call_spans {
    private:
     [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
       owner_ = &owner;
+      if (owner.log_ != nullptr) trace(owner, now);
       if (owner.listener_ != nullptr) owner.listener_->begin(now);
-      if (owner.log_ == nullptr) return;
+    }
+    void trace(call_spans& owner, const call_under_way& now) {
       traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
                                                        .call = name(now.what),
                                                        .file = now.opened_at.file,
@@ -20205,9 +20207,9 @@ class call_spans {
                                                        .lane = span_lane::compute}));
     }
     [[gnu::cold, gnu::noinline]] void end() noexcept {
+      if (owner_->listener_ != nullptr) owner_->listener_->end();
       traced_.reset();
       owner_->note_memory();
-      if (owner_->listener_ != nullptr) owner_->listener_->end();
     }
 
     call_spans* owner_ = nullptr;  // while it is traced, or told
@@ -20854,7 +20856,10 @@ auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::begin(where at) {
   expect_between_steps(at);
-  if (!waited_) synchronize(at);  // throws what has failed since the last step
+  // Throws what has failed since the last step. Streams that skip what they have not begun, when a step is cut off, have
+  // nothing of before it then, such as an update.
+  constexpr bool skips = requires(stream_type& stream) { stream.cancel(); };
+  if (skips || !waited_) synchronize(at);
   waited_ = false;
   watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
   in_step_ = true;

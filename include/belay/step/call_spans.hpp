@@ -81,8 +81,10 @@ class call_spans {
    private:
     [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
       owner_ = &owner;
+      if (owner.log_ != nullptr) trace(owner, now);
       if (owner.listener_ != nullptr) owner.listener_->begin(now);
-      if (owner.log_ == nullptr) return;
+    }
+    void trace(call_spans& owner, const call_under_way& now) {
       traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
                                                        .call = name(now.what),
                                                        .file = now.opened_at.file,
@@ -93,9 +95,9 @@ class call_spans {
                                                        .lane = span_lane::compute}));
     }
     [[gnu::cold, gnu::noinline]] void end() noexcept {
+      if (owner_->listener_ != nullptr) owner_->listener_->end();
       traced_.reset();
       owner_->note_memory();
-      if (owner_->listener_ != nullptr) owner_->listener_->end();
     }
 
     call_spans* owner_ = nullptr;  // while it is traced, or told

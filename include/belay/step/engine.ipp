@@ -239,7 +239,10 @@ auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::begin(where at) {
   expect_between_steps(at);
-  if (!waited_) synchronize(at);  // throws what has failed since the last step
+  // Throws what has failed since the last step. Streams that skip what they have not begun, when a step is cut off, have
+  // nothing of before it then, such as an update.
+  constexpr bool skips = requires(stream_type& stream) { stream.cancel(); };
+  if (skips || !waited_) synchronize(at);
   waited_ = false;
   watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
   in_step_ = true;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,33 @@ TEST_CASE("copies of a committed step are finished; a step that is cut off skips
   CHECK(value == 7);
   released = true;
   released.notify_all();
+}
+
+TEST_CASE("a step that is cut off skips nothing of before it, also where the host has waited meanwhile") {
+  queued_engine with;
+  auto& engine = with.engine;
+  engine.synchronize();
+  std::atomic<bool> begun{false}, released{false};
+  int updated = 0;
+  engine.compute().run([&] {
+    begun = true;
+    begun.notify_all();
+    released.wait(false);
+  });
+  engine.compute().run([&] { updated = 1; });  // as an update that is behind the last wait
+  std::jthread releases([&] {
+    begun.wait(false);
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // the step below has no other work to wait for
+    released = true;
+    released.notify_all();
+  });
+  {
+    belay::step step{engine};
+    step.cut_off();
+  }
+  releases.join();
+  engine.synchronize();
+  CHECK(updated == 1);
 }
 
 TEST_CASE("a copy that has failed is told by the next step, once") {
