@@ -20856,7 +20856,7 @@ auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::begin(where at) {
   expect_between_steps(at);
-  // Throws what has failed since the last step. Streams that skip what they have not begun, when a step is cut off, have
+  // Throws what has failed since the last step. A stream that skips what it has not begun, when a step is cut off, has
   // nothing of before it then, such as an update.
   constexpr bool skips = requires(stream_type& stream) { stream.cancel(); };
   if (skips || !waited_) synchronize(at);
