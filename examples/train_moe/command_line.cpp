@@ -219,7 +219,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "are enough, a GPU for each")
       ->check(CLI::IsMember({"auto", "own", "shared"}));
   app.add_option("--graph", graph,
-                 "steps are captured as graphs of a device and launched; auto: where ranks have a GPU alone and nothing "
+                 "--device cuda: steps are captured as graphs and launched; auto: where ranks have a GPU alone and nothing "
                  "is in the way; without a value: on")
       ->expected(0, 1)
       ->default_str("on")

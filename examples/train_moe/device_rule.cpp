@@ -114,7 +114,7 @@ void choose_graphs(command_line& line) {
   };
   refuse(!on_cuda, "without --device cuda", "streams of the host have no graphs");
   refuse(run.mesh.expert > 1, "with ep=" + std::to_string(run.mesh.expert),
-         "an exchange between ranks waits for counts on the host, which no graph does: take --mesh pp=1");
+         "an exchange between ranks waits for counts on the host, which no graph does: take ep=1");
   refuse(shared, "with --devices shared", shared_devices);
   refuse(in_file, "with --offload to tier file",
          "the host reads and writes a file between the copies of a step, which no graph has: take tier pinned or host");
