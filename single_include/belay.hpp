@@ -13630,7 +13630,6 @@ concept column_term = requires(const Term& term, std::size_t row, std::size_t co
 /// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
 template <column_term Term, real Sum>
 struct column_sums {
-  using sum_type = Sum;
   /// The terms, the sums, and how many rows and columns there are.
   Term term;
   Sum* sums;
@@ -37093,13 +37092,11 @@ void parameter_gathers<T, Group>::release(layer& one) noexcept {
 
 // ---- belay/train/range_table.hpp
 //
-// What a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its ranges, and
-// one divides all gradients and adds their squares. The table is made when a store is bound and stays where it is, so
-// that a graph has its address.
+// The ranges that a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its
+// ranges, and one divides all gradients and adds their squares. The table is made when a store is bound and stays where
+// it is, so that a graph has its address.
 
 namespace belay::inline BELAY_ABI {
-
-static_assert(parameter_chunk == kernel::sum_chunk);
 
 /// The ranges of each bucket that a rank owns, as rows in the memory of a device. Ranges whose gradients lie in a file
 /// have none.
@@ -37118,7 +37115,7 @@ class range_table {
       if (replicas.divides_gradients() && replicas.gradients == tier::file) continue;
       layout.each_owned(each, rank_in_replica_group[each.replica_group], [&](const parameter_range& range) {
         ++out.rows;
-        out.chunks += kernel::chunk_count(range.count);
+        out.chunks += chunks_of(range.count);
       });
     }
     return out;
@@ -37136,7 +37133,7 @@ class range_table {
       if (range.gradient_file == nullptr) {
         bucket_part& part = parts_[range.bucket];
         if (part.size.rows++ == 0) part.first_row = out.size();
-        const std::size_t chunks = kernel::chunk_count(range.count);
+        const std::size_t chunks = chunks_of(range.count);
         out.push_back({range.value, range.gradient, range.count, all_.chunks, before,
                        range.decay == weight_decay::yes ? std::uint64_t{1} : 0});
         part.size.chunks += chunks;
@@ -37181,12 +37178,12 @@ class gradient_division final : public update_observer {
   gradient_division(Run& run, std::span<const owned_range<T>> owned, std::size_t buckets,
                     function_ref<range_table::table_size(int)> size_of, where at)
       : run_(&run) {
-    const auto chunks_of = [&](int rank) { return size_of(rank).chunks; };
+    const auto all_chunks_of = [&](int rank) { return size_of(rank).chunks; };
     constexpr const char* squares = "squares of gradients";
     const auto rows = run.template lease_shard<kernel::chunked_range>(
         tier::device, [&](int rank) { return size_of(rank).rows; }, "ranges of parameters", at);
-    squares_ = run.template lease_shard<double>(tier::device, chunks_of, squares, at);
-    told_ = run.template lease_shard<double>(tier::pinned, chunks_of, squares, at);
+    squares_ = run.template lease_shard<double>(tier::device, all_chunks_of, squares, at);
+    told_ = run.template lease_shard<double>(tier::pinned, all_chunks_of, squares, at);
     if constexpr (computes) {
       scale_ = std::make_shared<scale_type>(run.engine().activations().memory(), at);
       run.keep(scale_);
@@ -39554,7 +39551,7 @@ class gradient_norm {
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
       const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
-      const std::span<const double> own = told.first(is_told ? chunks_of(range) : 0);
+      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -39573,9 +39570,6 @@ class gradient_norm {
         add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
-  }
-  [[nodiscard]] static std::size_t chunks_of(const owned_range<T>& range) noexcept {
-    return (range.count + parameter_chunk - 1) / parameter_chunk;
   }
   void add_on_host(const owned_range<T>& range, double* entries, where at) {
     const std::size_t unit = table_.unit().elements();
@@ -39598,13 +39592,12 @@ class gradient_norm {
   // A kernel for as many chunks as have room for what they tell.
   template <class Group>
   void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
-    static_assert(parameter_chunk == kernel::sum_chunk);
     const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
     auto* const told = reinterpret_cast<double*>(group.scratch().data());
     squares_.resize(room);
     for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
       const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
-      const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
+      const std::size_t chunks = chunks_of(count);
       group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
       group.fetch(squares_.data(), told, chunks * sizeof(double), at);
       for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
@@ -44466,8 +44459,6 @@ class step_graphs final : private update_observer {
   using engine_type = typename run_type::engine_type;
   using memory_type = typename run_type::memory_type;
   using stream_type = typename engine_type::stream_type;
-  using value_type = typename Store::value_type;
-  using gradient_type = typename Store::gradient_type;
   static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
 
  public:
@@ -44510,7 +44501,6 @@ class step_graphs final : private update_observer {
   [[nodiscard]] std::uint64_t launches() const noexcept { return launches_; }
 
  private:
-  using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }

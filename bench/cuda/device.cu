@@ -115,7 +115,7 @@ void memory(const device_type& gpu, kit_type& kit, const effort& how, bench::fig
   }
 }
 
-// What a trainer launches after its backward, over a table of hundreds of ranges in buckets: division with the norm's
+// The launches of a trainer after its backward, over a table of hundreds of ranges in buckets: division with the norm's
 // squares, and AdamW; and AdamW of one range. Beside kernels that read and write as much in one piece.
 void optimizer(const device_type& gpu, kit_type& kit, const effort& how, bench::figures& out) {
   using belay::kernel::chunked_range, belay::kernel::chunked_ranges, belay::kernel::chunk_count;

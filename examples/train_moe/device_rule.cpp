@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "train_moe/device_rule.hpp"
 
+#include <optional>
 #include <string>
 
 #include "belay/core/error.hpp"
@@ -22,6 +23,31 @@ std::string counted(int number, const char* what) {
 constexpr const char* shared_devices =
     "ranks that share a device meet on the host in each operation, which no graph has: take --mesh pp=1, or a GPU for "
     "each";
+
+// A flag with which steps cannot be captured.
+struct graph_obstacle {
+  std::string flag;
+  const char* why;
+};
+// The first that these flags have.
+std::optional<graph_obstacle> obstacle_to_graphs(const command_line& line) {
+  const options& run = line.run;
+  const auto in_file = [](belay::tier in) { return in == belay::tier::file; };
+  if (line.device != device_kind::cuda)
+    return graph_obstacle{"without --device cuda", "streams of the host have no graphs"};
+  if (run.mesh.expert > 1)
+    return graph_obstacle{"with ep=" + std::to_string(run.mesh.expert),
+                          "an exchange between ranks waits for counts on the host, which no graph does: take ep=1"};
+  if (run.mesh.ranks() > 1 && line.devices == device_choice::shared)
+    return graph_obstacle{"with --devices shared", shared_devices};
+  if (in_file(run.optimizer_tier) || in_file(run.activation_tier) || in_file(run.parameter_tier) ||
+      in_file(run.gradient_tier))
+    return graph_obstacle{
+        "with --offload to tier file",
+        "the host reads and writes a file between the copies of a step, which no graph has: take tier pinned "
+        "or host"};
+  return std::nullopt;
+}
 
 void expect_nccl(nccl_support nccl) {
   if (nccl == nccl_support::compiled) return;
@@ -98,27 +124,12 @@ graph_choice graph_choice_of(const std::string& text) {
 }
 
 void choose_graphs(command_line& line) {
-  options& run = line.run;
-  const auto is_in_file = [](belay::tier in) { return in == belay::tier::file; };
-  const bool on_cuda = line.device == device_kind::cuda, traced = !line.trace.empty();
-  const bool in_file = is_in_file(run.optimizer_tier) || is_in_file(run.activation_tier) ||
-                       is_in_file(run.parameter_tier) || is_in_file(run.gradient_tier);
-  const bool shared = run.mesh.ranks() > 1 && line.devices == device_choice::shared;
   if (line.graph == graph_choice::off) return;
-  if (line.graph == graph_choice::automatic) {
-    if (on_cuda && run.mesh.expert == 1 && !shared && !in_file && !traced) run.graphs = belay::graph_use::captured;
-    return;
+  if (const std::optional<graph_obstacle> found = obstacle_to_graphs(line)) {
+    if (line.graph == graph_choice::automatic) return;
+    throw belay::input_error("--graph " + found->flag + ": " + found->why);
   }
-  const auto refuse = [](bool wanted, const std::string& flag, const char* why) {
-    if (wanted) throw belay::input_error("--graph " + flag + ": " + why);
-  };
-  refuse(!on_cuda, "without --device cuda", "streams of the host have no graphs");
-  refuse(run.mesh.expert > 1, "with ep=" + std::to_string(run.mesh.expert),
-         "an exchange between ranks waits for counts on the host, which no graph does: take ep=1");
-  refuse(shared, "with --devices shared", shared_devices);
-  refuse(in_file, "with --offload to tier file",
-         "the host reads and writes a file between the copies of a step, which no graph has: take tier pinned or host");
-  run.graphs = belay::graph_use::captured;
+  if (line.graph == graph_choice::on || line.trace.empty()) line.run.graphs = belay::graph_use::captured;
 }
 
 void expect_graphs_fit(command_line& line) {

@@ -275,7 +275,6 @@ concept column_term = requires(const Term& term, std::size_t row, std::size_t co
 /// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
 template <column_term Term, real Sum>
 struct column_sums {
-  using sum_type = Sum;
   /// The terms, the sums, and how many rows and columns there are.
   Term term;
   Sum* sums;

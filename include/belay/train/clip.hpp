@@ -168,7 +168,7 @@ class gradient_norm {
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
       const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
-      const std::span<const double> own = told.first(is_told ? chunks_of(range) : 0);
+      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -187,9 +187,6 @@ class gradient_norm {
         add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
-  }
-  [[nodiscard]] static std::size_t chunks_of(const owned_range<T>& range) noexcept {
-    return (range.count + parameter_chunk - 1) / parameter_chunk;
   }
   void add_on_host(const owned_range<T>& range, double* entries, where at) {
     const std::size_t unit = table_.unit().elements();
@@ -212,13 +209,12 @@ class gradient_norm {
   // A kernel for as many chunks as have room for what they tell.
   template <class Group>
   void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
-    static_assert(parameter_chunk == kernel::sum_chunk);
     const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
     auto* const told = reinterpret_cast<double*>(group.scratch().data());
     squares_.resize(room);
     for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
       const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
-      const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
+      const std::size_t chunks = chunks_of(count);
       group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
       group.fetch(squares_.data(), told, chunks * sizeof(double), at);
       for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];

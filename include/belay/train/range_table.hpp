@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its ranges, and
-// one divides all gradients and adds their squares. The table is made when a store is bound and stays where it is, so
-// that a graph has its address.
+// The ranges that a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its
+// ranges, and one divides all gradients and adds their squares. The table is made when a store is bound and stays where
+// it is, so that a graph has its address.
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
@@ -31,8 +31,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-static_assert(parameter_chunk == kernel::sum_chunk);
-
 /// The ranges of each bucket that a rank owns, as rows in the memory of a device. Ranges whose gradients lie in a file
 /// have none.
 class range_table {
@@ -50,7 +48,7 @@ class range_table {
       if (replicas.divides_gradients() && replicas.gradients == tier::file) continue;
       layout.each_owned(each, rank_in_replica_group[each.replica_group], [&](const parameter_range& range) {
         ++out.rows;
-        out.chunks += kernel::chunk_count(range.count);
+        out.chunks += chunks_of(range.count);
       });
     }
     return out;
@@ -68,7 +66,7 @@ class range_table {
       if (range.gradient_file == nullptr) {
         bucket_part& part = parts_[range.bucket];
         if (part.size.rows++ == 0) part.first_row = out.size();
-        const std::size_t chunks = kernel::chunk_count(range.count);
+        const std::size_t chunks = chunks_of(range.count);
         out.push_back({range.value, range.gradient, range.count, all_.chunks, before,
                        range.decay == weight_decay::yes ? std::uint64_t{1} : 0});
         part.size.chunks += chunks;
@@ -113,12 +111,12 @@ class gradient_division final : public update_observer {
   gradient_division(Run& run, std::span<const owned_range<T>> owned, std::size_t buckets,
                     function_ref<range_table::table_size(int)> size_of, where at)
       : run_(&run) {
-    const auto chunks_of = [&](int rank) { return size_of(rank).chunks; };
+    const auto all_chunks_of = [&](int rank) { return size_of(rank).chunks; };
     constexpr const char* squares = "squares of gradients";
     const auto rows = run.template lease_shard<kernel::chunked_range>(
         tier::device, [&](int rank) { return size_of(rank).rows; }, "ranges of parameters", at);
-    squares_ = run.template lease_shard<double>(tier::device, chunks_of, squares, at);
-    told_ = run.template lease_shard<double>(tier::pinned, chunks_of, squares, at);
+    squares_ = run.template lease_shard<double>(tier::device, all_chunks_of, squares, at);
+    told_ = run.template lease_shard<double>(tier::pinned, all_chunks_of, squares, at);
     if constexpr (computes) {
       scale_ = std::make_shared<scale_type>(run.engine().activations().memory(), at);
       run.keep(scale_);

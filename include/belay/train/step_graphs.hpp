@@ -23,7 +23,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,16 +38,10 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/host_access.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/kernel/elementwise.hpp"
-#include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
-#include "belay/parallel/bucket/layout.hpp"
-#include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 
@@ -124,8 +117,6 @@ class step_graphs final : private update_observer {
   using engine_type = typename run_type::engine_type;
   using memory_type = typename run_type::memory_type;
   using stream_type = typename engine_type::stream_type;
-  using value_type = typename Store::value_type;
-  using gradient_type = typename Store::gradient_type;
   static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
 
  public:
@@ -168,7 +159,6 @@ class step_graphs final : private update_observer {
   [[nodiscard]] std::uint64_t launches() const noexcept { return launches_; }
 
  private:
-  using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }

@@ -17,7 +17,7 @@ namespace belay::inline BELAY_ABI::cuda {
 
 namespace k = kernel;
 
-// What has a form for packs.
+// Kernels with a form for packs.
 template __global__ void run_packs(std::size_t, k::adamw<float>);
 template __global__ void run_packs(std::size_t, k::adamw_of_master<float, bf16>);
 template __global__ void run_packs(std::size_t, k::copy<float, bf16>);

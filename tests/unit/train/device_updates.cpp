@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a commit and an update ask of a device, however many parameters there are: launches by buckets, and waits of the
-// host that do not grow. Numbers have the bits of the host.
+// The calls of a device that a commit and an update make, however many parameters there are: launches by buckets, and
+// waits of the host that do not grow. Numbers have the bits of the host.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -38,62 +38,44 @@ struct reduced_slots {
   T* out;
   reduction how;
 
-  BELAY_HD void operator()(std::size_t i) const {
-    switch (how) {
-      case reduction::sum: out[i] = total<sum_t>(i); return;
-      case reduction::minimum: out[i] = total<minimum_t>(i); return;
-      case reduction::maximum: out[i] = total<maximum_t>(i); return;
-      case reduction::product: out[i] = total<product_t>(i); return;
-      case reduction::average: out[i] = total<average_t>(i); return;
-      case reduction::none: return;
-    }
-  }
+  BELAY_HD void operator()(std::size_t i) const { reduce<1>(i); }
 
   /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = kernel::pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return kernel::are_packs<indices_of_pack>(out, reinterpret_cast<const T*>(from.first),
                                               reinterpret_cast<const T*>(from.own)) &&
-           from.stride % alignof(pack_type) == 0;
+           from.stride % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
   }
-  BELAY_HD void pack(std::size_t i) const {
+  BELAY_HD void pack(std::size_t i) const { reduce<indices_of_pack>(i); }
+
+ private:
+  template <std::size_t Count>
+  BELAY_HD void reduce(std::size_t i) const {
     switch (how) {
-      case reduction::sum: return write_totals<sum_t>(i);
-      case reduction::minimum: return write_totals<minimum_t>(i);
-      case reduction::maximum: return write_totals<maximum_t>(i);
-      case reduction::product: return write_totals<product_t>(i);
-      case reduction::average: return write_totals<average_t>(i);
+      case reduction::sum: return write_totals<sum_t, Count>(i);
+      case reduction::minimum: return write_totals<minimum_t, Count>(i);
+      case reduction::maximum: return write_totals<maximum_t, Count>(i);
+      case reduction::product: return write_totals<product_t, Count>(i);
+      case reduction::average: return write_totals<average_t, Count>(i);
       case reduction::none: return;
     }
   }
-
- private:
-  using pack_type = kernel::pack_of<T, indices_of_pack>;
-
-  template <reduction_tag Op>
+  template <reduction_tag Op, std::size_t Count>
   BELAY_HD void write_totals(std::size_t i) const {
     using accumulator = accumulator_of<T>;
-    accumulator sums[indices_of_pack];
-    pack_type some = kernel::load_pack<indices_of_pack>(slot(0), i);
-    for (std::size_t k = 0; k < indices_of_pack; ++k) sums[k] = static_cast<accumulator>(some.of[k]);
+    accumulator sums[Count];
+    kernel::pack_of<T, Count> some = kernel::load_pack<Count>(slot(0), i);
+    for (std::size_t k = 0; k < Count; ++k) sums[k] = static_cast<accumulator>(some.of[k]);
     for (int q = 1; q < from.ranks; ++q) {
-      some = kernel::load_pack<indices_of_pack>(slot(q), i);
-      for (std::size_t k = 0; k < indices_of_pack; ++k)
-        sums[k] = Op::apply(sums[k], static_cast<accumulator>(some.of[k]));
+      some = kernel::load_pack<Count>(slot(q), i);
+      for (std::size_t k = 0; k < Count; ++k) sums[k] = Op::apply(sums[k], static_cast<accumulator>(some.of[k]));
     }
-    for (std::size_t k = 0; k < indices_of_pack; ++k) {
+    for (std::size_t k = 0; k < Count; ++k) {
       if constexpr (finishing<Op>) sums[k] = Op::finish(sums[k], from.ranks);
       some.of[k] = static_cast<T>(sums[k]);
     }
     kernel::store_pack(some, out, i);
-  }
-  template <reduction_tag Op>
-  [[nodiscard]] BELAY_HD T total(std::size_t i) const {
-    using accumulator = accumulator_of<T>;
-    auto sum = static_cast<accumulator>(slot(0)[i]);
-    for (int q = 1; q < from.ranks; ++q) sum = Op::apply(sum, static_cast<accumulator>(slot(q)[i]));
-    if constexpr (finishing<Op>) sum = Op::finish(sum, from.ranks);
-    return static_cast<T>(sum);
   }
   [[nodiscard]] BELAY_HD const T* slot(int q) const {
     const std::byte* const place = q == from.me ? from.own : from.first + static_cast<std::size_t>(q) * from.stride;
