@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What the lanes of a warp do together with tensor cores, and copies that a lane does not wait for. Lane l is of
+// group l / 4 and has place l % 4 in it. All lanes of a warp make the calls with matrices alike.
+//
+//   unsigned a[4], b[4];
+//   Unit::load(a, row_of_a);                          // 16 x 16 elements; b from the transpose of the right operand
+//   Unit::load(b, row_of_b);
+//   Unit::multiply(left_sums, a, b[0], b[2]);         // 16 x 8 sums
+//   Unit::multiply(right_sums, a, b[1], b[3]);
+//
+// `tensor_warp` is that of a GPU, by the instructions mma.m16n8k16, ldmatrix and cp.async of PTX ISA 7.0 (sm_80 on).
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+/// Two elements of bf16 in one register, the first in the lower half.
+using bf16_pair = std::uint32_t;
+
+/// `load(to, row)`: four matrices of 8 x 8 elements. Lane l gives the address of row l % 8 of matrix l / 8, in memory
+/// of its block, aligned to 16 bytes. It gets of each matrix the elements (l / 4, 2 (l % 4)) and the one behind it.
+/// `load_transposed` gives those of the transposed matrices.
+///
+/// `multiply(sums, a, b0, b1)` adds a product of 16 x 16 by 16 x 8. Lane l has of the left one rows l / 4 (a[0], a[2])
+/// and l / 4 + 8 (a[1], a[3]), columns 2 (l % 4) and the next, and those 8 further (a[2], a[3]); of the right one
+/// column l / 4, rows as the left's columns; of the sums rows l / 4 (0, 1) and l / 4 + 8 (2, 3), columns 2 (l % 4) and
+/// the next.
+///
+/// `copy(to, from, count)` starts to copy 8 elements, of which those from `count` on are zeros, from memory of the
+/// device to memory of the block, both aligned to 16 bytes. `close_group` ends a group of such copies, `wait_but<N>`
+/// waits for all groups of this lane but the last N.
+template <class U>
+concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4], float (&sums)[4], bf16* to,
+                               const bf16* from, unsigned count) {
+  U::load(words, from);
+  U::load_transposed(words, from);
+  U::multiply(sums, read, read[0], read[1]);
+  U::copy(to, from, count);
+  U::close_group();
+  U::template wait_but<1>();
+};
+
+/// The `tensor_unit` of a GPU.
+struct tensor_warp {
+#if defined(__CUDA_ARCH__)
+  __device__ static void load(bf16_pair (&to)[4], const bf16* row) noexcept {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(in_block(row))
+                 : "memory");
+  }
+  __device__ static void load_transposed(bf16_pair (&to)[4], const bf16* row) noexcept {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(in_block(row))
+                 : "memory");
+  }
+  __device__ static void multiply(float (&sums)[4], const bf16_pair (&a)[4], bf16_pair b0, bf16_pair b1) noexcept {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  __device__ static void copy(bf16* to, const bf16* from, unsigned count) noexcept {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(in_block(to)), "l"(__cvta_generic_to_global(from)), "r"(2 * count)
+                 : "memory");
+  }
+  __device__ static void close_group() noexcept { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int Others>
+  __device__ static void wait_but() noexcept {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Others) : "memory");
+  }
+
+ private:
+  [[nodiscard]] __device__ static unsigned in_block(const void* address) noexcept {
+    return static_cast<unsigned>(__cvta_generic_to_shared(address));
+  }
+#else
+  // For the host, which compiles kernels and does not run them.
+  BELAY_HD static void load(bf16_pair (&)[4], const bf16*) noexcept {}
+  BELAY_HD static void load_transposed(bf16_pair (&)[4], const bf16*) noexcept {}
+  BELAY_HD static void multiply(float (&)[4], const bf16_pair (&)[4], bf16_pair, bf16_pair) noexcept {}
+  BELAY_HD static void copy(bf16*, const bf16*, unsigned) noexcept {}
+  BELAY_HD static void close_group() noexcept {}
+  template <int>
+  BELAY_HD static void wait_but() noexcept {}
+#endif
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Runs a kernel of blocks whose lanes meet within a phase: each lane is a fiber of this thread, and runs until it waits
+// for its warp. `tensor_fibers` is what tensor cores and asynchronous copies do, written out: a copy arrives when it is
+// waited for, and not before.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "belay/backend/cuda/tensor_warp.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace fakes {
+
+/// The lanes of one block. One block runs on a thread at a time.
+class fibers {
+ public:
+  static constexpr unsigned warp = 32;
+
+  fibers(unsigned lanes, std::uint64_t seed) : random_(seed), lanes_(lanes), warps_(lanes / warp), order_(lanes) {
+    std::iota(order_.begin(), order_.end(), 0U);
+    for (lane_state& each : lanes_) each.stack = std::make_unique<std::byte[]>(stack_bytes);
+  }
+
+  /// f(lane) of every lane.
+  template <class F>
+  void run(const F& f) {
+    running_ = this;
+    body_ = [](const void* of, unsigned lane) { (*static_cast<const F*>(of))(lane); };
+    argument_ = &f;
+    std::shuffle(order_.begin(), order_.end(), random_);
+    for (const unsigned lane : order_) start(lane);
+    while (std::any_of(lanes_.begin(), lanes_.end(), [](const lane_state& x) { return !x.ended; })) {
+      bool moved = false;
+      for (const unsigned lane : order_) {
+        if (lanes_[lane].ended || waits(lane)) continue;
+        moved = true;
+        current_ = lane;
+        swapcontext(&scheduler_, &lanes_[lane].context);
+      }
+      if (!moved) throw std::logic_error("lanes of a warp do not meet at one call");
+    }
+    running_ = nullptr;
+  }
+
+  /// The words that all lanes of this one's warp give, by lane; a lane may read them until its next meeting.
+  template <std::size_t Count>
+  static std::array<std::array<std::uint64_t, Count>, warp> exchanged(const std::array<std::uint64_t, Count>& mine) {
+    static_assert(Count <= most_words);
+    fibers& all = *running_;
+    warp_state& its = all.warps_[all.current_ / warp];
+    const unsigned lane = all.current_;
+    std::copy(mine.begin(), mine.end(), its.words[lane % warp].begin());
+    all.meet(lane);
+    std::array<std::array<std::uint64_t, Count>, warp> out;
+    for (unsigned other = 0; other < warp; ++other) std::copy_n(its.words[other].begin(), Count, out[other].begin());
+    all.meet(lane);
+    return out;
+  }
+  [[nodiscard]] static unsigned lane_of_warp() { return running_->current_ % warp; }
+
+  /// Copies that the running lane has started, group by group; the last is open.
+  struct copy {
+    belay::bf16* to;
+    const belay::bf16* from;
+    unsigned count;
+  };
+  [[nodiscard]] static std::deque<std::vector<copy>>& copies() { return running_->lanes_[running_->current_].copies; }
+
+ private:
+  static constexpr std::size_t stack_bytes = 128 << 10;
+  static constexpr std::size_t most_words = 8;
+  struct lane_state {
+    ucontext_t context{};
+    std::unique_ptr<std::byte[]> stack;
+    std::deque<std::vector<copy>> copies{1};
+    std::uint64_t meetings = 0;
+    bool ended = true;
+  };
+  struct warp_state {
+    std::array<std::array<std::uint64_t, most_words>, warp> words{};
+    std::uint64_t arrived = 0;
+  };
+
+  void start(unsigned lane) {
+    lane_state& own = lanes_[lane];
+    own.ended = false;
+    getcontext(&own.context);
+    own.context.uc_stack.ss_sp = own.stack.get();
+    own.context.uc_stack.ss_size = stack_bytes;
+    own.context.uc_link = &scheduler_;
+    makecontext(
+        &own.context,
+        [] {
+          fibers& all = *running_;
+          const unsigned own_lane = all.current_;
+          all.body_(all.argument_, own_lane);
+          all.lanes_[own_lane].ended = true;
+        },
+        0);
+  }
+  // Meeting m of a warp is over when all lanes have come to it.
+  [[nodiscard]] bool waits(unsigned lane) const { return warps_[lane / warp].arrived < lanes_[lane].meetings * warp; }
+  void meet(unsigned lane) {
+    ++lanes_[lane].meetings;
+    ++warps_[lane / warp].arrived;
+    swapcontext(&lanes_[lane].context, &scheduler_);
+  }
+
+  static inline thread_local fibers* running_ = nullptr;
+  std::mt19937_64 random_;
+  std::vector<lane_state> lanes_;
+  std::vector<warp_state> warps_;
+  std::vector<unsigned> order_;
+  ucontext_t scheduler_{};
+  unsigned current_ = 0;
+  void (*body_)(const void*, unsigned) = nullptr;
+  const void* argument_ = nullptr;
+};
+
+/// The `tensor_unit` of lanes that are fibers.
+struct tensor_fibers {
+  using pair = belay::cuda::bf16_pair;
+
+  static void load(pair (&to)[4], const belay::bf16* row) { load_matrices(to, row, 1, 0); }
+  static void load_transposed(pair (&to)[4], const belay::bf16* row) { load_matrices(to, row, 0, 1); }
+
+  static void multiply(float (&sums)[4], const pair (&a)[4], pair b0, pair b1) {
+    const auto all = fibers::exchanged<6>({a[0], a[1], a[2], a[3], b0, b1});
+    const unsigned lane = fibers::lane_of_warp();
+    for (unsigned s = 0; s < 4; ++s) {
+      const unsigned row = lane / 4 + 8 * (s / 2), column = 2 * (lane % 4) + s % 2;
+      for (unsigned k = 0; k < 16; ++k) {
+        const unsigned place = k % 8 / 2, high = k / 8;
+        const float left = half(all[row % 8 * 4 + place][row / 8 + 2 * high], k % 2);
+        const float right = half(all[column * 4 + place][4 + high], k % 2);
+        sums[s] += left * right;
+      }
+    }
+  }
+
+  static void copy(belay::bf16* to, const belay::bf16* from, unsigned count) {
+    aligned(to);
+    aligned(from);
+    std::memset(static_cast<void*>(to), 0xff, 16);  // neither what was there nor what comes
+    fibers::copies().back().push_back({to, from, count});
+  }
+  static void close_group() { fibers::copies().emplace_back(); }
+  template <int Others>
+  static void wait_but() {
+    auto& groups = fibers::copies();
+    for (; groups.size() > Others + 1; groups.pop_front())
+      for (const fibers::copy& each : groups.front())
+        for (unsigned i = 0; i < 8; ++i) each.to[i] = i < each.count ? each.from[i] : belay::bf16(0.0F);
+  }
+
+  /// What lane `other` of the warp gives.
+  static float from(unsigned other, float value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits = static_cast<std::uint32_t>(fibers::exchanged<1>({bits})[other][0]);
+    std::memcpy(&value, &bits, sizeof bits);
+    return value;
+  }
+
+ private:
+  static void aligned(const void* address) {
+    if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) throw std::logic_error("an address off 16 bytes");
+  }
+  static float half(std::uint64_t word, unsigned which) {
+    const auto bits = static_cast<std::uint32_t>(word >> (16 * which)) << 16;
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  // Elements of a matrix are `along` apart in the lane's row of it, or `across` rows.
+  static void load_matrices(pair (&to)[4], const belay::bf16* row, unsigned along, unsigned across) {
+    aligned(row);
+    const auto rows = fibers::exchanged<1>({reinterpret_cast<std::uintptr_t>(row)});
+    const unsigned lane = fibers::lane_of_warp();
+    for (unsigned m = 0; m < 4; ++m) {
+      to[m] = 0;
+      for (unsigned e = 0; e < 2; ++e) {
+        const unsigned first = lane / 4, second = 2 * (lane % 4) + e;
+        const auto* memory = reinterpret_cast<const belay::bf16*>(rows[8 * m + first * along + second * across][0]);
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, memory + second * along + first * across, sizeof bits);
+        to[m] |= static_cast<pair>(bits) << (16 * e);
+      }
+    }
+  }
+};
+static_assert(belay::cuda::tensor_unit<tensor_fibers>);
+
+/// The lanes of a block as fibers, a phase after the other. What nobody has written is NaN.
+template <belay::kernel::blocked K>
+class fiber_block {
+ public:
+  using lane_type = typename K::lane_type;
+
+  explicit fiber_block(std::uint64_t seed)
+      : lanes_(K::lanes, seed), shared_(std::make_unique<typename K::shared_type>()), own_(K::lanes) {}
+  void begin() {
+    std::memset(static_cast<void*>(shared_.get()), 0xff, sizeof(typename K::shared_type));
+    for (lane_type& each : own_) std::memset(static_cast<void*>(&each), 0xff, sizeof(lane_type));
+  }
+  [[nodiscard]] typename K::shared_type& shared() noexcept { return *shared_; }
+  template <class F>
+  void phase(const F& f) {
+    lanes_.run([&](unsigned lane) { f(lane, own_[lane]); });
+  }
+
+ private:
+  fibers lanes_;
+  std::unique_ptr<typename K::shared_type> shared_;
+  std::vector<lane_type> own_;
+};
+
+/// Blocks 0 ... count - 1, last to first where the seed is odd.
+template <belay::kernel::blocked K>
+void for_each_block_of_fibers(std::size_t count, const K& k, std::uint64_t seed) {
+  fiber_block<K> block(seed);
+  for (std::size_t i = 0; i < count; ++i) {
+    block.begin();
+    k(block, seed % 2 == 0 ? i : count - 1 - i);
+  }
+}
+
+}  // namespace fakes
