@@ -2,6 +2,7 @@
 //
 // The CUDA backend over the real runtime and cuBLAS. Without a device it is refused in one clear backend_error;
 // with one its kernels, products and copies give what the host's kit gives.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -136,6 +137,47 @@ bool notes(const belay::cuda::device<api_type>& gpu) {
          got.first_wrong.value == static_cast<std::int64_t>(got.first_wrong.number);
 }
 
+// Whether products of experts, of some tiles and odd ends, are those of the host to the bit: of small integers, so that
+// any order of a sum is right. In memory of the host, which kernels read too.
+bool multiplies_by_experts(const belay::cuda::device<api_type>& gpu, std::size_t n, std::size_t k) {
+  constexpr std::size_t all_rows = 330, count = 6;
+  constexpr std::int32_t ends_of[count]{0, 1, 1, 64, 192, 321};
+  const std::size_t results = all_rows * n + 2 * count * n * k;
+  const belay::cuda::pinned_memory<api_type> there(gpu, 4 * (all_rows * (n + k) + 2 * count * n * k + results));
+  auto* const left = reinterpret_cast<belay::bf16*>(there.data());
+  belay::bf16 *const right = left + all_rows * k, *const gradients = right + count * n * k,
+                     *const rows_out = gradients + all_rows * n;
+  auto* const stack_out = reinterpret_cast<float*>(rows_out + all_rows * n + all_rows * n % 2);
+  auto* const ends = reinterpret_cast<std::int32_t*>(stack_out + count * n * k);
+  std::memcpy(ends, ends_of, sizeof ends_of);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rows_out - left); ++i)
+    left[i] = belay::bf16(static_cast<float>((i * 7 + i / 5) % 9) - 4.0F);
+  const auto multiply = [&](auto& kit, belay::bf16* to, float* stack_to) {
+    const belay::operand<const belay::bf16> a{left, all_rows, k, k}, d{gradients, all_rows, n, n};
+    const belay::operand_stack<const belay::bf16> b{right, count, n, k};
+    kit.grouped(belay::grouped_rows_call<belay::bf16>{{to, all_rows, n, n}, a, belay::transposed(b), {ends, {count}}});
+    kit.grouped(belay::grouped_stack_call<float, belay::bf16>{
+        {stack_to, count, n, k}, belay::transposed(d), a, {ends, {count}}});
+    kit.grouped(belay::grouped_rows_call<belay::bf16>{{left, all_rows, k, k}, d, b, {ends, {count}}});
+  };
+  const std::size_t changed = all_rows * k;
+  const std::vector<belay::bf16> before(left, left + changed);
+  std::memset(rows_out, 0, (all_rows * n + count * n * k) * sizeof(float));
+  std::memcpy(ends, ends_of, sizeof ends_of);
+  kit_type kit(gpu);
+  multiply(kit, rows_out, stack_out);
+  kit.stream().synchronize();
+  const std::vector<belay::bf16> input_gradient(left, left + changed);
+  std::copy(before.begin(), before.end(), left);
+  std::vector<belay::bf16> rows_expected(all_rows * n, belay::bf16(0.0F));
+  std::vector<float> stack_expected(count * n * k);
+  belay::host_kit<> host;
+  multiply(host, rows_expected.data(), stack_expected.data());
+  return std::memcmp(rows_expected.data(), rows_out, rows_expected.size() * sizeof(belay::bf16)) == 0 &&
+         std::memcmp(stack_expected.data(), stack_out, stack_expected.size() * sizeof(float)) == 0 &&
+         std::memcmp(input_gradient.data(), left, changed * sizeof(belay::bf16)) == 0;
+}
+
 int on_device(const belay::cuda::device<api_type>& gpu) {
   const belay::host_pages expected(bytes);
   fill(expected.data());
@@ -155,7 +197,9 @@ int on_device(const belay::cuda::device<api_type>& gpu) {
   copies.wait(kit.stream().record());
   copies.copy(back.data(), memory.data(), bytes);
   copies.record().synchronize();
-  const bool close = are_close(expected.data(), back.data()) && trains(gpu) && notes(gpu);
+  const bool close = are_close(expected.data(), back.data()) && trains(gpu) && notes(gpu) &&
+                     multiplies_by_experts(gpu, 70, 37) && multiplies_by_experts(gpu, 72, 40) &&
+                     multiplies_by_experts(gpu, 136, 104);
   std::printf("run on host and device: %s\n", close ? "alike" : "not alike");
   return close ? 0 : 1;
 }

@@ -2,8 +2,9 @@
 #
 # cmake -Dnvcc=... -Dsource=kernels.cu -Dincludes="A;B" -Dwork=DIR -P check_report.cmake
 # Compiles the kernels for sm_90 as a release does, and holds what nvcc tells of each against what it should be: nothing
-# spilled and no stack frame, at most `most` registers, and in what moves arrays by packs 128-bit accesses of global
-# memory and none of an address space that is not known.
+# spilled and no stack frame, at most `most` registers, in what moves arrays by packs 128-bit accesses of global memory
+# and none of an address space that is not known, and in tiles of tensor cores from barrier to barrier many products for
+# what is loaded for them.
 set(most 168)
 file(MAKE_DIRECTORY ${work})
 set(flags -std=c++20 -O3 -DNDEBUG -arch=sm_90 --expt-relaxed-constexpr)
@@ -64,9 +65,38 @@ string(REPLACE "[" "(" text "${text}")
 string(REPLACE "]" ")" text "${text}")
 string(REPLACE ".visible .entry " ";" parts "${text}")
 list(POP_FRONT parts)
+
+# check_products(name part): at least 32 of 16 x 8 x 16 elements between two barriers, and 2.5 for each four matrices;
+# operands come by copies of 16 bytes alone.
+function(check_products name part)
+  set(said "")
+  string(REPLACE "bar.sync" ";" sections "${part}")
+  foreach(section IN LISTS sections)
+    string(REGEX MATCHALL "mma.sync.aligned.m16n8k16" products "${section}")
+    string(REGEX MATCHALL "ldmatrix.sync.aligned.m8n8.x4" loads "${section}")
+    list(LENGTH products products)
+    list(LENGTH loads loads)
+    math(EXPR tenths "10 * ${products} - 25 * ${loads}")
+    if(products GREATER 0 AND (products LESS 32 OR tenths LESS 0))
+      string(APPEND said "\n  ${name}: ${products} products and ${loads} loads of matrices from barrier to barrier")
+    endif()
+  endforeach()
+  if(NOT part MATCHES "mma.sync" OR NOT part MATCHES "cp.async.cg.shared.global")
+    string(APPEND said "\n  ${name}: no products of tensor cores, or no copies of 16 bytes")
+  endif()
+  string(REGEX MATCH "ld\\.global\\.[usb](8|16)[^\n]*" narrow "${part}")
+  if(narrow)
+    string(APPEND said "\n  ${name}: a narrow access: ${narrow}")
+  endif()
+  set(wrong "${wrong}${said}" PARENT_SCOPE)
+endfunction()
+
 foreach(part IN LISTS parts)
   string(REGEX MATCH "^[A-Za-z0-9_]+" entry "${part}")
   name_of(${entry} name)
+  if(name MATCHES "grouped_(rows|stack)")
+    check_products(${name} "${part}")
+  endif()
   if(NOT name MATCHES "run_packs|_of_ranges|swiglu_rows|rms_norm_rows|cross_entropy|pushed_rows|pulled_rows|returned_rows")
     continue()
   endif()

@@ -54,9 +54,12 @@ template __global__ void run_blocks(std::size_t, attention_mean_tiles<bf16>);
 template __global__ void run_blocks(std::size_t, attention_key_gradient_tiles<bf16>);
 template __global__ void run_blocks(std::size_t, attention_query_gradient_tiles<bf16>);
 template __global__ void run_blocks(std::size_t, attention_tiles<float>);
-template __global__ void run_blocks(std::size_t,
-                                    grouped_rows<grouped_tiles<bf16, bf16, bf16>, bf16, bf16, bf16, std::size_t>);
-template __global__ void run_blocks(std::size_t,
-                                    grouped_stack<grouped_tiles<float, bf16, bf16>, float, bf16, bf16, std::size_t>);
+
+using k_rows = tensor_tiles<tensor_warp, reading::as_is, reading::transposed, tile_access::packed>;
+using n_rows = tensor_tiles<tensor_warp, reading::as_is, reading::as_is, tile_access::packed>;
+using stacked = tensor_tiles<tensor_warp, reading::transposed, reading::as_is, tile_access::packed>;
+template __global__ void run_blocks(std::size_t, grouped_rows<k_rows, bf16, bf16, bf16, std::size_t>);
+template __global__ void run_blocks(std::size_t, grouped_rows<n_rows, bf16, bf16, bf16, std::size_t>);
+template __global__ void run_blocks(std::size_t, grouped_stack<stacked, float, bf16, bf16, std::size_t>);
 
 }  // namespace belay::inline BELAY_ABI::cuda

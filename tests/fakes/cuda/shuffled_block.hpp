@@ -57,26 +57,4 @@ void for_each_block(std::size_t count, const K& k, std::uint64_t seed) {
   }
 }
 
-/// What multiplies 16 x 16 elements of bf16 by a warp, without one: its first lane does all.
-struct host_fragment {
-  float sums[16][16];
-
-  void clear(unsigned lane) {
-    if (lane % 32 == 0)
-      for (auto& row : sums) std::fill_n(row, 16, 0.0F);
-  }
-  template <class T>
-  void add(unsigned lane, const T* a, std::size_t a_stride, const T* b, std::size_t b_stride) {
-    if (lane % 32 != 0) return;
-    for (std::size_t i = 0; i < 16; ++i)
-      for (std::size_t j = 0; j < 16; ++j)
-        for (std::size_t k = 0; k < 16; ++k)
-          sums[i][j] += static_cast<float>(a[i * a_stride + k]) * static_cast<float>(b[k * b_stride + j]);
-  }
-  void store(unsigned lane, float* to, std::size_t stride) const {
-    if (lane % 32 == 0)
-      for (std::size_t i = 0; i < 16; ++i) std::copy_n(sums[i], 16, to + i * stride);
-  }
-};
-
 }  // namespace fakes

@@ -14,7 +14,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/kernel.hpp"
-#include "fakes/cuda/shuffled_block.hpp"
+#include "fakes/cuda/fiber_block.hpp"
 
 using belay::bf16, belay::operand, belay::operand_stack, belay::reading;
 using index_type = std::int32_t;
@@ -36,64 +36,91 @@ bool same(const std::vector<T>& x, const std::vector<T>& y) {
   return all;
 }
 
-// Experts with no rows, one, a tile but one, a tile, and a tile and one; rows of no expert behind them.
-const std::vector<index_type> odd_ends{0, 1, 1, 64, 128, 193};
-constexpr std::size_t m = 200, n = 70, k = 37;
+// Runs the blocks of a kernel, its lanes in seeded orders.
+struct by_fibers {
+  std::uint64_t seed;
+  template <class K>
+  bool blocks(const K& k) const {
+    fakes::for_each_block_of_fibers(k.blocks(), k, seed);
+    return true;
+  }
+};
 
-template <class Tiles, class C, class A, class B>
-void check_rows(reading as, belay::compute_type_t<C> beta, std::uint64_t seed) {
+// Experts with no rows, one, a tile but one, a tile, and a tile and one; rows of no expert behind them.
+const std::vector<index_type> odd_ends{0, 1, 1, 64, 192, 321};
+constexpr std::size_t m = 330;
+
+// Columns and depth of a product, and what rows are longer than they are.
+struct widths {
+  std::size_t n, k, beyond;
+};
+constexpr widths odd{70, 37, 3}, packed{72, 40, 8}, wide{136, 104, 0};
+
+template <class C, class A, class B>
+void check_rows(const widths& of, reading as, belay::compute_type_t<C> beta, std::uint64_t seed) {
+  const auto [n, k, beyond] = of;
   const ends_type ends{odd_ends.data(), {odd_ends.size()}};
-  const auto a = integers<A>(m * (k + 3), 1);
+  const auto a = integers<A>(m * (k + beyond), 1);
   const auto b = integers<B>(odd_ends.size() * n * k, 2);
-  auto got = integers<C>(m * (n + 2), 3);
+  auto got = integers<C>(m * (n + beyond), 3);
   auto expected = got;
-  const operand<const A> rows{a.data(), m, k, k + 3};
+  const operand<const A> rows{a.data(), m, k, k + beyond};
   const operand_stack<const B> stack = as == reading::as_is
                                            ? operand_stack<const B>{b.data(), odd_ends.size(), k, n}
                                            : operand_stack<const B>{b.data(), odd_ends.size(), n, k, as};
-  const auto into = [](std::vector<C>& c) { return operand<C>{c.data(), m, n, n + 2}; };
-  belay::kernel::for_each_index(
-      m * n, belay::cuda::grouped_element<C, A, B, index_type>{{into(expected), rows, stack, ends, 2, beta}});
-  const belay::cuda::grouped_rows<Tiles, C, A, B, index_type> all{{into(got), rows, stack, ends, 2, beta}, {}};
-  fakes::for_each_block(all.blocks(), all, seed);
+  const auto call = [&, columns = n, stride = n + beyond](std::vector<C>& c) {
+    return belay::grouped_rows_call<C, A, B, index_type>{{c.data(), m, columns, stride}, rows, stack, ends, 2, beta};
+  };
+  belay::kernel::for_each_index(m * n, belay::cuda::grouped_element<C, A, B, index_type>{call(expected)});
+  by_fibers by{seed};
+  CHECK(belay::cuda::queue_grouped<fakes::tensor_fibers>(by, call(got), {}));
   CHECK(same(got, expected));
 }
 
-template <class Tiles, class C, class A, class B>
-void check_stack(belay::compute_type_t<C> beta, std::uint64_t seed) {
+template <class C, class A, class B>
+void check_stack(const widths& of, belay::compute_type_t<C> beta, std::uint64_t seed) {
+  const auto [n, k, beyond] = of;
   const ends_type ends{odd_ends.data(), {odd_ends.size()}};
   const auto a = integers<A>(m * n, 1);
-  const auto b = integers<B>(m * (k + 3), 2);
+  const auto b = integers<B>(m * (k + beyond), 2);
   auto got = integers<C>(odd_ends.size() * n * k, 3);
   auto expected = got;
-  const auto into = [](std::vector<C>& c) { return operand_stack<C>{c.data(), odd_ends.size(), n, k}; };
   const operand<const A> left{a.data(), m, n, n, reading::transposed};
-  const operand<const B> right{b.data(), m, k, k + 3};
-  belay::kernel::for_each_index(odd_ends.size() * n * k, belay::cuda::stacked_element<C, A, B, index_type>{
-                                                             {into(expected), left, right, ends, 2, beta}});
-  const belay::cuda::grouped_stack<Tiles, C, A, B, index_type> all{{into(got), left, right, ends, 2, beta}, {}};
-  fakes::for_each_block(all.blocks(), all, seed);
+  const operand<const B> right{b.data(), m, k, k + beyond};
+  const auto call = [&, rows = n, columns = k](std::vector<C>& c) {
+    return belay::grouped_stack_call<C, A, B, index_type>{
+        {c.data(), odd_ends.size(), rows, columns}, left, right, ends, 2, beta};
+  };
+  belay::kernel::for_each_index(odd_ends.size() * n * k,
+                                belay::cuda::stacked_element<C, A, B, index_type>{call(expected)});
+  by_fibers by{seed};
+  CHECK(belay::cuda::queue_grouped<fakes::tensor_fibers>(by, call(got), {}));
   CHECK(same(got, expected));
 }
 
 using scalars = belay::cuda::scalar_tiles<float>;
-using fragments = belay::cuda::fragment_tiles<fakes::host_fragment>;
 
 }  // namespace
 
 TEST_CASE("tiles of experts' products are the products of elements, of odd shapes, in every order of lanes") {
   std::uint64_t seed = 0;
   for (const float beta : {0.0F, 1.0F}) {
-    for (const reading as : {reading::as_is, reading::transposed}) {
-      check_rows<scalars, float, float, float>(as, beta, seed++);
-      check_rows<fragments, bf16, bf16, bf16>(as, beta, seed++);
-    }
-    check_stack<scalars, float, float, float>(beta, seed++);
-    check_stack<scalars, float, float, bf16>(beta, seed++);
-    check_stack<fragments, float, bf16, bf16>(beta, seed++);
+    for (const reading as : {reading::as_is, reading::transposed}) check_rows<float, float, float>(odd, as, beta, seed++);
+    check_stack<float, float, float>(odd, beta, seed++);
+    check_stack<float, float, bf16>(odd, beta, seed++);
   }
-  check_rows<scalars, bf16, float, bf16>(reading::as_is, 0, seed++);
-  check_rows<belay::cuda::scalar_tiles<double>, double, double, double>(reading::transposed, 1, seed++);
+  check_rows<bf16, float, bf16>(odd, reading::as_is, 0, seed++);
+  check_rows<double, double, double>(odd, reading::transposed, 1, seed++);
+}
+
+TEST_CASE("tiles of tensor cores are the products of elements, packed and not, in every order of lanes") {
+  std::uint64_t seed = 0;
+  for (const widths& of : {odd, packed, wide}) {
+    for (const reading as : {reading::as_is, reading::transposed})
+      check_rows<bf16, bf16, bf16>(of, as, seed % 2 == 0 ? 1.0F : 0.0F, seed), ++seed;
+    check_rows<float, bf16, bf16>(of, reading::transposed, 0.0F, seed++);
+    check_stack<float, bf16, bf16>(of, 1.0F, seed++);
+  }
 }
 
 TEST_CASE("ends that are none are noted once, and write nothing from there on") {
@@ -105,7 +132,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   const operand<const float> rows{a.data(), 5, 4, 4};
   const belay::cuda::grouped_rows<scalars, float, float, float, index_type> all{
       {{c.data(), 5, 6, 6}, rows, {b.data(), 3, 4, 6}, ends}, {&record, {}}};
-  fakes::for_each_block(all.blocks(), all, 1);
+  fakes::for_each_block_of_fibers(all.blocks(), all, 1);
   CHECK(record.wrong == 1);
   CHECK(record.first_wrong.number == 1);
   CHECK(record.first_wrong.value == 1);
@@ -113,7 +140,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   CHECK(c[12] == -1);
   const belay::cuda::grouped_stack<scalars, float, float, float, index_type> weights{
       {{stack.data(), 3, 4, 6}, belay::transposed(rows), {b.data(), 5, 6, 6}, ends}, {&record, {}}};
-  fakes::for_each_block(weights.blocks(), weights, 2);
+  fakes::for_each_block_of_fibers(weights.blocks(), weights, 2);
   CHECK(record.wrong == 2);
   CHECK(stack[23] != -1);
   CHECK(stack[24] == -1);

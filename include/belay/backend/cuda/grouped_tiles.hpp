@@ -2,40 +2,36 @@
 //
 // Products of experts as kernels of blocks, one tile of a result a block. The ends of the experts' rows are read by the
 // device alone: there are as many blocks as any ends could need, and each finds its expert. An element is summed over
-// ascending depth by one lane, or by one fragment of a warp, so that its bits depend on no other.
+// ascending depth by one lane, so that its bits depend on no other.
 //
-//   using tiles = belay::cuda::scalar_tiles<float>;
-//   const belay::cuda::grouped_rows<tiles, float, float, float, std::int32_t> all{{c, a, b, ends}, found};
-//   launch_blocks(stream, all.blocks(), all);
+//   belay::cuda::queue_grouped<belay::cuda::tensor_warp>(by, call, found);  // by.blocks(kernel)
 #pragma once
 
 #include <concepts>
 #include <cstddef>
+#include <type_traits>
 
 #include "belay/backend/cuda/element_products.hpp"
+#include "belay/backend/cuda/tensor_tiles.hpp"
+#include "belay/backend/cuda/tensor_warp.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
 #include "belay/kernel/findings.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// Tiles of `each` that hold `count`.
-[[nodiscard]] BELAY_HD constexpr std::size_t tiles_of(std::size_t count, std::size_t each) noexcept {
-  return (count + each - 1) / each;
-}
-
-/// Fused multiply and add of numbers: 4 x 4 sums a lane.
+/// Fused multiply and add of numbers: 4 x 4 sums a lane. A block's shared memory has a `tile` of `shared_type`.
 template <class Number>
 struct scalar_tiles {
   /// Lanes of a block, and the tile that it computes: rows, columns, the depth of one pass, and what one lane has of
   /// it.
   static constexpr unsigned lanes = 256;
   static constexpr std::size_t rows = 64, columns = 64, depth = 16, own_rows = 4, own_columns = 4;
-  using element = Number;
 
   /// Memory that the lanes of a block share: tiles of both operands.
   struct shared_type {
@@ -49,27 +45,46 @@ struct scalar_tiles {
     Number sum[own_rows][own_columns];
   };
 
-  /// Puts an element of an operand's tile where `multiply` reads it.
-  BELAY_HD static void put_a(shared_type& to, std::size_t i, std::size_t k, Number x) noexcept { to.a[k][i] = x; }
-  BELAY_HD static void put_b(shared_type& to, std::size_t k, std::size_t j, Number x) noexcept { to.b[k][j] = x; }
-
-  /// Sets the lane's sums to zero; adds the products of the tiles in `from` to them.
-  BELAY_HD static void clear(unsigned, lane_type& own) noexcept {
-    for (auto& row : own.sum)
-      for (Number& sum : row) sum = 0;
-  }
-  BELAY_HD static void multiply(const shared_type& from, unsigned lane, lane_type& own) noexcept {
-    const std::size_t row = first_row(lane), column = first_column(lane);
-    for (std::size_t k = 0; k < depth; ++k)
+  /// One tile of a b, whose first element is (row, column) of the product: write(i, j, sum) of what lies within. Lanes
+  /// that follow each other read along the rows of memory.
+  template <kernel::block Block, class A, class B, class Write>
+  BELAY_HD static void multiply(Block& block, const operand<const A>& a, const operand<const B>& b, std::size_t row,
+                                std::size_t column, const Write& write) {
+    const std::size_t height = a.height(), width = b.width(), length = a.width();
+    block.phase([](unsigned, auto& own) {
+      for (auto& line : own.sum)
+        for (Number& sum : line) sum = 0;
+    });
+    for (std::size_t k = 0; k < length; k += depth) {
+      block.phase([&](unsigned lane, auto&) {
+        shared_type& tile = block.shared().tile;
+        for (std::size_t at = lane; at < rows * depth; at += lanes) {
+          const bool along = a.as == reading::as_is;
+          const std::size_t i = along ? at / depth : at % rows, d = along ? at % depth : at / rows;
+          const bool within = row + i < height && k + d < length;
+          tile.a[d][i] = within ? static_cast<Number>(element_at(a, row + i, k + d)) : Number(0);
+        }
+        for (std::size_t at = lane; at < columns * depth; at += lanes) {
+          const bool along = b.as == reading::as_is;
+          const std::size_t j = along ? at % columns : at / depth, d = along ? at / columns : at % depth;
+          const bool within = column + j < width && k + d < length;
+          tile.b[d][j] = within ? static_cast<Number>(element_at(b, k + d, column + j)) : Number(0);
+        }
+      });
+      block.phase([&](unsigned lane, auto& own) {
+        const shared_type& tile = block.shared().tile;
+        for (std::size_t d = 0; d < depth; ++d)
+          for (std::size_t i = 0; i < own_rows; ++i)
+            for (std::size_t j = 0; j < own_columns; ++j)
+              own.sum[i][j] += tile.a[d][first_row(lane) + i] * tile.b[d][first_column(lane) + j];
+      });
+    }
+    block.phase([&](unsigned lane, auto& own) {
       for (std::size_t i = 0; i < own_rows; ++i)
-        for (std::size_t j = 0; j < own_columns; ++j) own.sum[i][j] += from.a[k][row + i] * from.b[k][column + j];
-  }
-  /// visit(row, column, sum) of each element of the tile.
-  template <kernel::block Block, class Visit>
-  BELAY_HD static void each_sum(Block& block, const Visit& visit) {
-    block.phase([&](unsigned lane, lane_type& own) {
-      for (std::size_t i = 0; i < own_rows; ++i)
-        for (std::size_t j = 0; j < own_columns; ++j) visit(first_row(lane) + i, first_column(lane) + j, own.sum[i][j]);
+        for (std::size_t j = 0; j < own_columns; ++j) {
+          const std::size_t at_row = row + first_row(lane) + i, at_column = column + first_column(lane) + j;
+          if (at_row < height && at_column < width) write(at_row, at_column, own.sum[i][j]);
+        }
     });
   }
 
@@ -82,102 +97,6 @@ struct scalar_tiles {
   }
 };
 
-/// Products of bf16, summed in float by what multiplies 16 x 16 elements a warp: a `Fragment` has clear(lane),
-/// add(lane, a, stride, b, stride) and store(lane, floats, stride), which all lanes of a warp call.
-template <class Fragment>
-struct fragment_tiles {
-  /// Lanes of a block, and the tile that its four warps compute in fragments of `side` rows and columns.
-  static constexpr unsigned lanes = 128;
-  static constexpr std::size_t rows = 64, columns = 64, depth = 32, side = 16, each_way = 2;
-  using element = bf16;
-
-  /// Rows are apart by what keeps each fragment aligned to 32 bytes and off the banks of the next.
-  struct shared_type {
-    /// Padded rows, aligned as fragments are loaded.
-    alignas(32) bf16 a[rows][depth + 8];
-    alignas(32) bf16 b[depth][columns + 8];
-    alignas(32) float sums[rows][columns + 8];
-  };
-  /// The sums that one lane keeps.
-  struct lane_type {
-    /// Its part of the fragments of its warp.
-    Fragment sum[each_way][each_way];
-  };
-
-  /// Puts an element of an operand's tile where `multiply` reads it.
-  BELAY_HD static void put_a(shared_type& to, std::size_t i, std::size_t k, bf16 x) noexcept { to.a[i][k] = x; }
-  BELAY_HD static void put_b(shared_type& to, std::size_t k, std::size_t j, bf16 x) noexcept { to.b[k][j] = x; }
-
-  /// Sets the lane's sums to zero; `multiply` adds the products of the tiles in `from` to them, and `each_sum` visits
-  /// them through the shared memory.
-  BELAY_HD static void clear(unsigned lane, lane_type& own) noexcept {
-    for (auto& row : own.sum)
-      for (Fragment& sum : row) sum.clear(lane);
-  }
-  BELAY_HD static void multiply(const shared_type& from, unsigned lane, lane_type& own) noexcept {
-    for (std::size_t k = 0; k < depth; k += side)
-      for (std::size_t i = 0; i < each_way; ++i)
-        for (std::size_t j = 0; j < each_way; ++j)
-          own.sum[i][j].add(lane, &from.a[first_row(lane) + i * side][k], depth + 8,
-                            &from.b[k][first_column(lane) + j * side], columns + 8);
-  }
-  template <kernel::block Block, class Visit>
-  BELAY_HD static void each_sum(Block& block, const Visit& visit) {
-    block.phase([&](unsigned lane, lane_type& own) {
-      for (std::size_t i = 0; i < each_way; ++i)
-        for (std::size_t j = 0; j < each_way; ++j)
-          own.sum[i][j].store(lane, &block.shared().sums[first_row(lane) + i * side][first_column(lane) + j * side],
-                              columns + 8);
-    });
-    block.phase([&](unsigned lane, lane_type&) {
-      for (std::size_t i = lane; i < rows * columns; i += lanes)
-        visit(i / columns, i % columns, block.shared().sums[i / columns][i % columns]);
-    });
-  }
-
- private:
-  [[nodiscard]] BELAY_HD static constexpr std::size_t first_row(unsigned lane) noexcept {
-    return lane / 64 * (each_way * side);
-  }
-  [[nodiscard]] BELAY_HD static constexpr std::size_t first_column(unsigned lane) noexcept {
-    return lane / 32 % 2 * (each_way * side);
-  }
-};
-
-/// One tile of a b, whose first element is (row, column) of the product: write(i, j, sum) of what lies within. Lanes
-/// that follow each other read along the rows of memory.
-template <class Tiles, kernel::block Block, class A, class B, class Write>
-BELAY_HD void multiply_tile(Block& block, operand<const A> a, operand<const B> b, std::size_t row, std::size_t column,
-                            const Write& write) {
-  using element = typename Tiles::element;
-  const std::size_t height = a.height(), width = b.width(), length = a.width();
-  block.phase([](unsigned lane, auto& own) { Tiles::clear(lane, own); });
-  for (std::size_t k = 0; k < length; k += Tiles::depth) {
-    block.phase([&](unsigned lane, auto&) {
-      for (std::size_t at = lane; at < Tiles::rows * Tiles::depth; at += Tiles::lanes) {
-        const bool along = a.as == reading::as_is;
-        const std::size_t i = along ? at / Tiles::depth : at % Tiles::rows;
-        const std::size_t d = along ? at % Tiles::depth : at / Tiles::rows;
-        const bool within = row + i < height && k + d < length;
-        Tiles::put_a(block.shared(), i, d,
-                     within ? static_cast<element>(element_at(a, row + i, k + d)) : static_cast<element>(0.0F));
-      }
-      for (std::size_t at = lane; at < Tiles::columns * Tiles::depth; at += Tiles::lanes) {
-        const bool along = b.as == reading::as_is;
-        const std::size_t j = along ? at % Tiles::columns : at / Tiles::depth;
-        const std::size_t d = along ? at / Tiles::columns : at % Tiles::depth;
-        const bool within = column + j < width && k + d < length;
-        Tiles::put_b(block.shared(), d, j,
-                     within ? static_cast<element>(element_at(b, k + d, column + j)) : static_cast<element>(0.0F));
-      }
-    });
-    block.phase([&](unsigned lane, auto& own) { Tiles::multiply(block.shared(), lane, own); });
-  }
-  Tiles::each_sum(block, [&](std::size_t i, std::size_t j, auto sum) {
-    if (row + i < height && column + j < width) write(row + i, column + j, sum);
-  });
-}
-
 /// to = alpha sum + beta to, whose old value is not read where beta is 0.
 template <class C>
 struct scaled_sum {
@@ -187,47 +106,111 @@ struct scaled_sum {
   compute_type_t<C> beta;
   BELAY_HD void operator()(std::size_t i, std::size_t j, compute_type_t<C> sum) const noexcept {
     C& to = c.row(i)[j];
-    to = static_cast<C>(beta == 0 ? alpha * sum : beta * kernel::widened(to) + alpha * sum);
+    to = of(to, sum);
+  }
+  /// Writes c(i, j) and c(i, j + 1), which lie aligned, by one access.
+  BELAY_HD void pair(std::size_t i, std::size_t j, compute_type_t<C> first, compute_type_t<C> second) const noexcept {
+    C* const to = c.row(i) + j;
+    kernel::pack_of<C, 2> all = {};
+    if (beta != 0) all = kernel::load_pack<2>(to, 0);
+    kernel::store_pack<2>({of(all.of[0], first), of(all.of[1], second)}, to, 0);
+  }
+
+ private:
+  [[nodiscard]] BELAY_HD C of(const C& old, compute_type_t<C> sum) const noexcept {
+    return static_cast<C>(beta == 0 ? alpha * sum : beta * kernel::widened(old) + alpha * sum);
   }
 };
 
-/// Rows of an expert. Of ends that are none, and of those behind them, there are none.
+/// Rows of an expert, as a block finds them.
 struct expert_rows {
-  /// The expert, its first row, how many rows it has, and whether there is one.
-  std::size_t expert = 0;
-  std::size_t first = 0;
-  std::size_t count = 0;
-  bool found = false;
+  /// The expert, its first row, how many rows it has, which of its tiles the block has, and whether there is one.
+  std::size_t expert;
+  std::size_t first;
+  std::size_t count;
+  std::size_t tile;
+  bool found;
 };
 
-/// The rows of `expert`.
-template <std::integral Index>
-[[nodiscard]] BELAY_HD expert_rows rows_of_expert(view<const Index, 1> ends, std::size_t rows, std::size_t expert) {
-  std::size_t first = 0;
-  for (std::size_t e = 0; e <= expert; ++e) {
-    const auto end = static_cast<std::size_t>(ends[e]);
-    if (end < first || end > rows) return {};
-    if (e == expert) return {e, first, end - first, true};
-    first = end;
+/// Which expert has tile number `tile` of all experts, of which one with `count` rows has tiles_of_rows(count). Lanes
+/// look at parts of the experts side by side. Of ends that are none, and of those behind them, there are no tiles.
+class expert_search {
+ public:
+  /// Parts, one a lane.
+  static constexpr unsigned parts = 16;
+  /// Memory that the lanes of a block share.
+  struct shared_type {
+    /// Tiles of each part, whether one of its ends is none, and what was found.
+    std::size_t tiles[parts];
+    bool wrong[parts];
+    expert_rows found;
+  };
+
+  /// For all lanes alike. A block's shared memory has a `search` of `shared_type`.
+  template <kernel::block Block, std::integral Index, class TilesOfRows>
+  [[nodiscard]] BELAY_HD static expert_rows find(Block& block, view<const Index, 1> ends, std::size_t rows,
+                                                 std::size_t tile, const TilesOfRows& tiles_of_rows) {
+    block.phase([&](unsigned lane, auto&) {
+      if (lane >= parts) return;
+      shared_type& all = block.shared().search;
+      if (lane == 0) all.found = {};
+      all.tiles[lane] = 0;
+      all.wrong[lane] = !walk(ends, rows, lane, [&](std::size_t, std::size_t, std::size_t count) {
+        all.tiles[lane] += tiles_of_rows(count);
+      });
+    });
+    block.phase([&](unsigned lane, auto&) {
+      if (lane >= parts) return;
+      shared_type& all = block.shared().search;
+      std::size_t before = 0;
+      for (unsigned part = 0; part < lane; ++part) {
+        if (all.wrong[part]) return;
+        before += all.tiles[part];
+      }
+      if (tile < before || tile - before >= all.tiles[lane]) return;
+      std::size_t left = tile - before;
+      static_cast<void>(walk(ends, rows, lane, [&](std::size_t expert, std::size_t first, std::size_t count) {
+        const std::size_t tiles = tiles_of_rows(count);
+        if (left < tiles && !all.found.found) all.found = {expert, first, count, left, true};
+        left -= left < tiles ? left : tiles;
+      }));
+    });
+    return block.shared().search.found;
   }
-  return {};
-}
-/// Those of tile `tile`, counted through all experts, each of whose tiles but the last has `tile_rows`; `first` is the
-/// first of the tile, `count` how many the expert has from there on.
-template <std::integral Index>
-[[nodiscard]] BELAY_HD expert_rows rows_of_tile(view<const Index, 1> ends, std::size_t rows, std::size_t tile,
-                                                std::size_t tile_rows) {
-  std::size_t first = 0;
-  for (std::size_t e = 0; e < ends.size(); ++e) {
-    const auto end = static_cast<std::size_t>(ends[e]);
-    if (end < first || end > rows) return {};
-    const std::size_t tiles = tiles_of(end - first, tile_rows);
-    if (tile < tiles) return {e, first + tile * tile_rows, end - first - tile * tile_rows, true};
-    tile -= tiles;
-    first = end;
+
+ private:
+  // visit(expert, first row, rows) of each expert of a part, up to the first end that is none; whether all are.
+  template <std::integral Index, class Visit>
+  BELAY_HD static bool walk(view<const Index, 1> ends, std::size_t rows, unsigned part, const Visit& visit) {
+    const std::size_t each = tiles_of(ends.size(), parts), from = part * each;
+    const std::size_t to = from + each < ends.size() ? from + each : ends.size();
+    for (std::size_t e = from; e < to; ++e) {
+      const std::size_t first = e == 0 ? 0 : static_cast<std::size_t>(ends[e - 1]);
+      const auto end = static_cast<std::size_t>(ends[e]);
+      if (end < first || end > rows) return false;
+      visit(e, first, end - first);
+    }
+    return true;
   }
-  return {};
+};
+
+/// The first block notes the first end that is none.
+template <kernel::block Block, class Call>
+BELAY_HD void note_ends(Block& block, std::size_t index, const Call& call, const kernel::findings_note& found) {
+  using index_type = std::remove_cvref_t<decltype(call.ends[0])>;
+  if (index > 0) return;
+  block.phase([&](unsigned lane, auto&) {
+    if (lane == 0) noted_ends<index_type>{call.ends, call.a.rows, found}(0);
+  });
 }
+
+/// Memory that the lanes of a block of experts' products share.
+template <class Tiles>
+struct grouped_memory {
+  /// That of the tiles, and of the search for an expert.
+  typename Tiles::shared_type tile;
+  expert_search::shared_type search;
+};
 
 /// Rows of c from those of a and the matrix of their expert. Rows of no expert are left as they are. The first end that
 /// is none is noted.
@@ -235,7 +218,7 @@ template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_rows {
   /// Lanes of one block.
   static constexpr unsigned lanes = Tiles::lanes;
-  using shared_type = typename Tiles::shared_type;
+  using shared_type = grouped_memory<Tiles>;
   using lane_type = typename Tiles::lane_type;
 
   /// The product of each expert, and where a wrong end is noted.
@@ -250,17 +233,14 @@ struct grouped_rows {
   /// Block `index` of the tiles of all experts' rows.
   template <kernel::block Block>
   BELAY_HD void operator()(Block& block, std::size_t index) const {
-    if (index == 0) {
-      block.phase([&](unsigned lane, auto&) {
-        if (lane == 0) noted_ends<Index>{call.ends, call.a.rows, found}(0);
-      });
-    }
+    note_ends(block, index, call, found);
     const std::size_t across = tiles_of(call.c.columns, Tiles::columns);
-    const expert_rows own = rows_of_tile(call.ends, call.a.rows, index / across, Tiles::rows);
+    const expert_rows own = expert_search::find(block, call.ends, call.a.rows, index / across,
+                                                [](std::size_t count) { return tiles_of(count, Tiles::rows); });
     if (!own.found) return;
     const product_call<C, A, B> tiled = call.of(own.expert, own.first, own.count);
-    multiply_tile<Tiles>(block, tiled.a, tiled.b, 0, index % across * Tiles::columns,
-                         scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
+    Tiles::multiply(block, tiled.a, tiled.b, own.tile * Tiles::rows, index % across * Tiles::columns,
+                    scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
   }
 };
 
@@ -269,7 +249,7 @@ template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_stack {
   /// Lanes of one block.
   static constexpr unsigned lanes = Tiles::lanes;
-  using shared_type = typename Tiles::shared_type;
+  using shared_type = grouped_memory<Tiles>;
   using lane_type = typename Tiles::lane_type;
 
   /// The product of each expert, and where a wrong end is noted.
@@ -282,17 +262,14 @@ struct grouped_stack {
   /// Block `index` of the tiles of all matrices.
   template <kernel::block Block>
   BELAY_HD void operator()(Block& block, std::size_t index) const {
-    if (index == 0) {
-      block.phase([&](unsigned lane, auto&) {
-        if (lane == 0) noted_ends<Index>{call.ends, call.a.rows, found}(0);
-      });
-    }
-    const expert_rows own = rows_of_expert(call.ends, call.a.rows, index / tiles_each());
+    note_ends(block, index, call, found);
+    const expert_rows own =
+        expert_search::find(block, call.ends, call.a.rows, index, [each = tiles_each()](std::size_t) { return each; });
     if (!own.found) return;
-    const std::size_t across = tiles_of(call.c.columns, Tiles::columns), tile = index % tiles_each();
+    const std::size_t across = tiles_of(call.c.columns, Tiles::columns);
     const product_call<C, A, B> tiled = call.of(own.expert, own.first, own.count);
-    multiply_tile<Tiles>(block, tiled.a, tiled.b, tile / across * Tiles::rows, tile % across * Tiles::columns,
-                         scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
+    Tiles::multiply(block, tiled.a, tiled.b, own.tile / across * Tiles::rows, own.tile % across * Tiles::columns,
+                    scaled_sum<C>{tiled.c, tiled.alpha, tiled.beta});
   }
 
  private:
@@ -300,5 +277,43 @@ struct grouped_stack {
     return tiles_of(call.c.rows, Tiles::rows) * tiles_of(call.c.columns, Tiles::columns);
   }
 };
+
+/// Operands whose products tensor cores sum in float.
+template <class C, class A, class B>
+concept tensor_operands = std::same_as<A, bf16> && std::same_as<B, bf16> && std::same_as < compute_type_t<C>,
+float > ;
+
+/// Queues a product of experts: by tensor cores where both operands are bf16, else by numbers; false where `by` could
+/// not. One kernel whether or not a graph records it.
+template <tensor_unit Unit, class By, class C, class A, class B, class Index>
+bool queue_grouped(By& by, const grouped_rows_call<C, A, B, Index>& call, const kernel::findings_note& found) {
+  const auto queue = [&]<class Tiles>() { return by.blocks(grouped_rows<Tiles, C, A, B, Index>{call, found}); };
+  if constexpr (tensor_operands<C, A, B>) {
+    const auto queue_by = [&]<tile_access Access>() {
+      constexpr reading as_is = reading::as_is;
+      return call.b.as == as_is ? queue.template operator()<tensor_tiles<Unit, as_is, as_is, Access>>()
+                                : queue.template operator()<tensor_tiles<Unit, as_is, reading::transposed, Access>>();
+    };
+    return rows_are_packed(call.c) && rows_are_packed(call.a) && rows_are_packed(call.b)
+               ? queue_by.template operator()<tile_access::packed>()
+               : queue_by.template operator()<tile_access::single>();
+  } else {
+    return queue.template operator()<scalar_tiles<compute_type_t<C>>>();
+  }
+}
+template <tensor_unit Unit, class By, class C, class A, class B, class Index>
+bool queue_grouped(By& by, const grouped_stack_call<C, A, B, Index>& call, const kernel::findings_note& found) {
+  const auto queue = [&]<class Tiles>() { return by.blocks(grouped_stack<Tiles, C, A, B, Index>{call, found}); };
+  if constexpr (tensor_operands<C, A, B>) {
+    const auto queue_by = [&]<tile_access Access>() {
+      return queue.template operator()<tensor_tiles<Unit, reading::transposed, reading::as_is, Access>>();
+    };
+    return rows_are_packed(call.c) && rows_are_packed(call.a) && rows_are_packed(call.b)
+               ? queue_by.template operator()<tile_access::packed>()
+               : queue_by.template operator()<tile_access::single>();
+  } else {
+    return queue.template operator()<scalar_tiles<compute_type_t<C>>>();
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI::cuda

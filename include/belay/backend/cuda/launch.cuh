@@ -91,12 +91,25 @@ __global__ void run_rows(std::size_t rows, G g) {
   for (; row < rows; row += step) g(warp{threadIdx.x % warp::lanes}, row);
 }
 
+/// Shared memory of a block that a kernel has without asking for more, and the most that it has on any GPU from sm_80
+/// on, in bytes.
+inline constexpr std::size_t usual_block_bytes = std::size_t{48} << 10;
+inline constexpr std::size_t most_block_bytes = std::size_t{99} << 10;
+
 /// Runs the kernel for each tile: a block of `K::lanes` threads.
 template <kernel::blocked K>
 __global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
-  __shared__ typename K::shared_type shared;
-  thread_block<K> block(shared);
-  for (std::size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) k(block, tile);
+  const auto run = [&](typename K::shared_type& shared) {
+    thread_block<K> block(shared);
+    for (std::size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) k(block, tile);
+  };
+  if constexpr (sizeof(typename K::shared_type) > usual_block_bytes) {
+    extern __shared__ __align__(128) unsigned char memory_of_launch[];
+    run(*reinterpret_cast<typename K::shared_type*>(memory_of_launch));
+  } else {
+    __shared__ typename K::shared_type shared;
+    run(shared);
+  }
 }
 
 /// Blocks for so many threads or warps, `each` of them a block; what is beyond the largest grid is done by those.
@@ -106,14 +119,23 @@ __global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-/// Launches a kernel of `threads` a block. Gives the error of this launch alone: what the thread's calls have met
-/// before is not asked for, such as that an event is not reached yet.
+/// The blocks of a launch, and threads and bytes of shared memory of each beside what the kernel itself has.
+struct launch_shape {
+  /// Blocks, threads of each, bytes of each.
+  unsigned blocks;
+  unsigned threads;
+  std::size_t block_bytes = 0;
+};
+
+/// Launches a kernel. Gives the error of this launch alone: what the thread's calls have met before is not asked for,
+/// such as that an event is not reached yet.
 template <class... Parameters, class... Arguments>
-[[nodiscard]] cudaError_t launch_kernel(cudaStream_t on, unsigned blocks, unsigned threads,
-                                        void (*kernel)(Parameters...), const Arguments&... arguments) {
+[[nodiscard]] cudaError_t launch_kernel(cudaStream_t on, launch_shape shape, void (*kernel)(Parameters...),
+                                        const Arguments&... arguments) {
   cudaLaunchConfig_t how{};
-  how.gridDim = dim3(blocks);
-  how.blockDim = dim3(threads);
+  how.gridDim = dim3(shape.blocks);
+  how.blockDim = dim3(shape.threads);
+  how.dynamicSmemBytes = shape.block_bytes;
   how.stream = on;
   return cudaLaunchKernelEx(&how, kernel, arguments...);
 }
@@ -125,10 +147,10 @@ template <kernel::indexed F>
   constexpr unsigned threads = 256;
   if constexpr (kernel::packed<F>) {
     if (count >= F::indices_of_pack && f.packs())
-      return launch_kernel(on, blocks_for(count / F::indices_of_pack, threads), threads, run_packs<F>, count, f);
+      return launch_kernel(on, {blocks_for(count / F::indices_of_pack, threads), threads}, run_packs<F>, count, f);
   }
   if (count == 0) return cudaSuccess;
-  return launch_kernel(on, blocks_for(count, threads), threads, run_indices<F>, count, f);
+  return launch_kernel(on, {blocks_for(count, threads), threads}, run_indices<F>, count, f);
 }
 
 /// Launches `run_rows` on the stream; nothing for no rows. Gives the launch's error.
@@ -136,15 +158,23 @@ template <kernel::cooperative<warp> G>
 [[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
   constexpr unsigned warps = 4;
   if (rows == 0) return cudaSuccess;
-  return launch_kernel(on, blocks_for(rows, warps), warps * warp::lanes, run_rows<G>, rows, g);
+  return launch_kernel(on, {blocks_for(rows, warps), warps * warp::lanes}, run_rows<G>, rows, g);
 }
 
 /// Every tile is one of a block of `K::lanes` threads.
 template <kernel::blocked K>
 [[nodiscard]] cudaError_t launch_blocks(cudaStream_t on, std::size_t tiles, const K& k) {
-  static_assert(sizeof(typename K::shared_type) <= 48 * 1024 && K::lanes % 32 == 0);
+  constexpr std::size_t bytes = sizeof(typename K::shared_type);
+  static_assert(bytes <= most_block_bytes && K::lanes % 32 == 0);
   if (tiles == 0) return cudaSuccess;
-  return launch_kernel(on, blocks_for(tiles, 1), K::lanes, run_blocks<K>, tiles, k);
+  launch_shape shape{blocks_for(tiles, 1), K::lanes};
+  if constexpr (bytes > usual_block_bytes) {
+    shape.block_bytes = bytes;
+    const cudaError_t allowed =
+        cudaFuncSetAttribute(run_blocks<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (allowed != cudaSuccess) return allowed;
+  }
+  return launch_kernel(on, shape, run_blocks<K>, tiles, k);
 }
 
 /// Launches one kernel after the other on a stream, until one cannot be.

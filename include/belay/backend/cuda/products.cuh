@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The products of `runtime_api`: by cuBLAS in fp32, fp64 and of bf16 and fp16, of other types by cuBLAS in fp32 with
-// converted operands, and those of experts by Belay's tiles. For nvcc.
-//
-// 16 x 16 sums of products of bf16 by the tensor cores, for nvcc. Architectures from sm_80 on.
+// converted operands. For nvcc.
 // IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
 #pragma once
 
 #include <cublas_v2.h>
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include <mma.h>
 
 #include <concepts>
 #include <cstddef>
@@ -21,54 +17,12 @@
 #include "belay/backend/cuda/converted_product.hpp"
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
-#include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
-
-/// The `Fragment` of `fragment_tiles`, which all lanes of a warp call. Addresses are aligned to 32 bytes.
-class wmma_fragment {
- public:
-  wmma_fragment() = default;
-
-  BELAY_HD void clear(unsigned) {
-#if defined(__CUDA_ARCH__)
-    nvcuda::wmma::fill_fragment(sums_, 0.0F);
-#endif
-  }
-  BELAY_HD void add([[maybe_unused]] unsigned lane, [[maybe_unused]] const bf16* a,
-                    [[maybe_unused]] std::size_t a_stride, [[maybe_unused]] const bf16* b,
-                    [[maybe_unused]] std::size_t b_stride) {
-#if defined(__CUDA_ARCH__)
-    using namespace nvcuda::wmma;
-    fragment<matrix_a, 16, 16, 16, __nv_bfloat16, row_major> left;
-    fragment<matrix_b, 16, 16, 16, __nv_bfloat16, row_major> right;
-    load_matrix_sync(left, reinterpret_cast<const __nv_bfloat16*>(a), static_cast<unsigned>(a_stride));
-    load_matrix_sync(right, reinterpret_cast<const __nv_bfloat16*>(b), static_cast<unsigned>(b_stride));
-    mma_sync(sums_, left, right, sums_);
-#endif
-  }
-  BELAY_HD void store([[maybe_unused]] unsigned lane, [[maybe_unused]] float* to,
-                      [[maybe_unused]] std::size_t stride) const {
-#if defined(__CUDA_ARCH__)
-    nvcuda::wmma::store_matrix_sync(to, sums_, static_cast<unsigned>(stride), nvcuda::wmma::mem_row_major);
-#endif
-  }
-
- private:
-#if defined(__CUDA_ARCH__)
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_;
-#endif
-};
-
-/// The tiles of a product of experts: tensor cores where both operands are bf16.
-template <class C, class A, class B>
-using grouped_tiles =
-    std::conditional_t<std::is_same_v<A, bf16> && std::is_same_v<B, bf16> && std::is_same_v<compute_type_t<C>, float>,
-                       fragment_tiles<wmma_fragment>, scalar_tiles<compute_type_t<C>>>;
 
 template <class T>
 concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;

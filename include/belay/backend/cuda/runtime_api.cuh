@@ -24,9 +24,11 @@
 #include "belay/backend/cuda/attention_tiles.hpp"
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
+#include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
 #include "belay/backend/cuda/sorting.cuh"
+#include "belay/backend/cuda/tensor_warp.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -259,12 +261,16 @@ class runtime_api {
   template <class C, class A, class B, class Index>
   [[nodiscard]] status_type grouped(stream_type on, const grouped_rows_call<C, A, B, Index>& call,
                                     const kernel::findings_note& found) const {
-    return blocks(on, grouped_rows<grouped_tiles<C, A, B>, C, A, B, Index>{call, found});
+    queued_kernels by{on.order};
+    queue_grouped<tensor_warp>(by, call, found);
+    return told("a kernel's launch", by.launched);
   }
   template <class C, class A, class B, class Index>
   [[nodiscard]] status_type grouped(stream_type on, const grouped_stack_call<C, A, B, Index>& call,
                                     const kernel::findings_note& found) const {
-    return blocks(on, grouped_stack<grouped_tiles<C, A, B>, C, A, B, Index>{call, found});
+    queued_kernels by{on.order};
+    queue_grouped<tensor_warp>(by, call, found);
+    return told("a kernel's launch", by.launched);
   }
   /// By Belay's tiles: forward, with the logarithms of sums, and backward.
   template <class T>

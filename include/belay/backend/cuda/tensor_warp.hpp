@@ -4,10 +4,10 @@
 // group l / 4 and has place l % 4 in it. All lanes of a warp make the calls with matrices alike.
 //
 //   unsigned a[4], b[4];
-//   Unit::load(a, row_of_a);                          // 16 x 16 elements; b from the transpose of the right operand
-//   Unit::load(b, row_of_b);
-//   Unit::multiply(left_sums, a, b[0], b[2]);         // 16 x 8 sums
-//   Unit::multiply(right_sums, a, b[1], b[3]);
+//   Unit::load(a, Unit::address_of(row_of_a));        // 16 x 16 elements; b from the transpose of the right operand
+//   Unit::load(b, Unit::address_of(row_of_b));
+//   Unit::multiply(left_sums, a, b[0], b[1]);         // 16 x 8 sums
+//   Unit::multiply(right_sums, a, b[2], b[3]);
 //
 // `tensor_warp` is that of a GPU, by the instructions mma.m16n8k16, ldmatrix and cp.async of PTX ISA 7.0 (sm_80 on).
 #pragma once
@@ -35,65 +35,91 @@ using bf16_pair = std::uint32_t;
 ///
 /// `copy(to, from, count)` starts to copy 8 elements, of which those from `count` on are zeros, from memory of the
 /// device to memory of the block, both aligned to 16 bytes. `close_group` ends a group of such copies, `wait_but<N>`
-/// waits for all groups of this lane but the last N.
+/// waits for all groups of this lane but the last N. Memory of the block is given as a `block_address`, which is made
+/// once of a pointer, and to which elements are added.
 template <class U>
-concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4], float (&sums)[4], bf16* to,
-                               const bf16* from, unsigned count) {
-  U::load(words, from);
-  U::load_transposed(words, from);
+concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4], float (&sums)[4], bf16* memory,
+                               const bf16* from, typename U::block_address to, unsigned elements) {
+  { U::address_of(memory) } -> std::same_as<typename U::block_address>;
+  { to + elements } -> std::convertible_to<typename U::block_address>;
+  U::load(words, to);
+  U::load_transposed(words, to);
   U::multiply(sums, read, read[0], read[1]);
-  U::copy(to, from, count);
+  U::copy(to, from, elements);
   U::close_group();
   U::template wait_but<1>();
 };
 
 /// The `tensor_unit` of a GPU.
 struct tensor_warp {
+  /// An address in the memory of the block: 32 bits.
+  struct block_address {
+    /// Where it begins.
+    unsigned byte;
+    /// So many elements further.
+    [[nodiscard]] BELAY_HD friend block_address operator+(block_address first, unsigned elements) noexcept {
+      return {first.byte + 2 * elements};
+    }
+  };
+
+  /// Of memory of the block; of the host none, which compiles kernels and does not run them.
+  [[nodiscard]] BELAY_HD static block_address address_of([[maybe_unused]] const bf16* memory) noexcept {
 #if defined(__CUDA_ARCH__)
-  __device__ static void load(bf16_pair (&to)[4], const bf16* row) noexcept {
+    return {static_cast<unsigned>(__cvta_generic_to_shared(memory))};
+#else
+    return {};
+#endif
+  }
+
+  /// Loads of four matrices, as they lie or each transposed, and a product that is added to sums.
+  BELAY_HD static void load([[maybe_unused]] bf16_pair (&to)[4], [[maybe_unused]] block_address row) noexcept {
+#if defined(__CUDA_ARCH__)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(in_block(row))
+                 : "r"(row.byte)
                  : "memory");
+#endif
   }
-  __device__ static void load_transposed(bf16_pair (&to)[4], const bf16* row) noexcept {
+  BELAY_HD static void load_transposed([[maybe_unused]] bf16_pair (&to)[4],
+                                       [[maybe_unused]] block_address row) noexcept {
+#if defined(__CUDA_ARCH__)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(in_block(row))
+                 : "r"(row.byte)
                  : "memory");
+#endif
   }
-  __device__ static void multiply(float (&sums)[4], const bf16_pair (&a)[4], bf16_pair b0, bf16_pair b1) noexcept {
+  BELAY_HD static void multiply([[maybe_unused]] float (&sums)[4], [[maybe_unused]] const bf16_pair (&a)[4],
+                                [[maybe_unused]] bf16_pair b0, [[maybe_unused]] bf16_pair b1) noexcept {
+#if defined(__CUDA_ARCH__)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-  __device__ static void copy(bf16* to, const bf16* from, unsigned count) noexcept {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(in_block(to)), "l"(__cvta_generic_to_global(from)), "r"(2 * count)
-                 : "memory");
-  }
-  __device__ static void close_group() noexcept { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int Others>
-  __device__ static void wait_but() noexcept {
-    asm volatile("cp.async.wait_group %0;" ::"n"(Others) : "memory");
+#endif
   }
 
- private:
-  [[nodiscard]] __device__ static unsigned in_block(const void* address) noexcept {
-    return static_cast<unsigned>(__cvta_generic_to_shared(address));
-  }
-#else
-  // For the host, which compiles kernels and does not run them.
-  BELAY_HD static void load(bf16_pair (&)[4], const bf16*) noexcept {}
-  BELAY_HD static void load_transposed(bf16_pair (&)[4], const bf16*) noexcept {}
-  BELAY_HD static void multiply(float (&)[4], const bf16_pair (&)[4], bf16_pair, bf16_pair) noexcept {}
-  BELAY_HD static void copy(bf16*, const bf16*, unsigned) noexcept {}
-  BELAY_HD static void close_group() noexcept {}
-  template <int>
-  BELAY_HD static void wait_but() noexcept {}
+  /// A copy of 16 bytes that is only started, the end of a group of them, and a wait for all groups but `Others`.
+  BELAY_HD static void copy([[maybe_unused]] block_address to, [[maybe_unused]] const bf16* from,
+                            [[maybe_unused]] unsigned count) noexcept {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to.byte), "l"(__cvta_generic_to_global(from)), "r"(2 * count)
+                 : "memory");
 #endif
+  }
+  BELAY_HD static void close_group() noexcept {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+  template <int Others>
+  BELAY_HD static void wait_but() noexcept {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.wait_group %0;" ::"n"(Others) : "memory");
+#endif
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -154,7 +154,7 @@ class runtime_nccl {
   [[nodiscard]] status_type write_pointers(stream_type stream, window_type window, const load_store_team& team,
                                            std::byte** table) const noexcept {
     return {"a kernel's launch", ncclSuccess,
-            cuda::launch_kernel(stream.order, 1, 1, write_window_pointers<window_type>, window, team.ranks, table)};
+            cuda::launch_kernel(stream.order, {1, 1}, write_window_pointers<window_type>, window, team.ranks, table)};
   }
 
   /// Operations in the order of a stream; counts are elements, of one rank for gathering and scattering ones.
