@@ -156,7 +156,7 @@ struct tensor_tiles {
       tensor_panel<other_way(B)> b;
     } steps[stages];
   };
-  /// What one lane keeps.
+  /// The registers of one lane.
   struct lane_type {
     /// Its sums of the tile, and what it copies.
     float sums[warp_rows / side][warp_columns / 8][4];
