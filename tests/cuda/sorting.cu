@@ -19,8 +19,8 @@ using kit_type = belay::cuda::kit<api_type>;
 
 static_assert(belay::sorting_kit<kit_type> && !belay::sorting_kit<belay::host_kit<>>);
 
-// Keys, places and positions, then counts, their sums and the number of positions.
-constexpr std::size_t keys = 5000, limit = 37, bytes = 3 * keys * 4 + 2 * limit * 8 + 8;
+// Keys, places and positions, then counts and the number of positions.
+constexpr std::size_t keys = 5000, limit = 37, bytes = 3 * keys * 4 + limit * 8 + 8;
 
 struct place {
   std::byte* base;
@@ -38,18 +38,14 @@ struct place {
   void sort_by(Kit& kit, std::size_t some) const {
     const belay::view<const std::int32_t, 1> values{number(0), {some}};
     kit.histogram(values, {count(0), {limit}});
-    kit.scan({count(0), {limit}}, {count(1), {limit}});
     kit.sort(values, limit, {number(1), {some}});
-    kit.select({number(1), {some}}, {number(2), {some}}, count(2));
+    kit.select({number(1), {some}}, {number(2), {some}}, count(1));
   }
 };
 
 struct one_thread {
   void histogram(belay::view<const std::int32_t, 1> values, belay::view<std::int64_t, 1> counts) {
     belay::kernel::counted_values{values, counts}();
-  }
-  void scan(belay::view<const std::int64_t, 1> counts, belay::view<std::int64_t, 1> sums) {
-    belay::kernel::scanned_counts{counts, sums}();
   }
   void sort(belay::view<const std::int32_t, 1> all, std::size_t below, belay::view<std::int32_t, 1> places) {
     belay::kernel::sorted_places{all, below, places}();

@@ -31,12 +31,55 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Copies of any size between a device and any memory of the host, through memory that the device copies to and from:
+/// while it copies one half of that, the host fills or empties the other. By one thread at a time.
+class staged_copies {
+ public:
+  /// Through `memory`, which is the caller's while a call lasts.
+  explicit staged_copies(std::span<std::byte> memory) noexcept : half_(memory.size() / 2), first_(memory.data()) {}
+
+  /// Each returns when its copies are over. `queue(to, from, bytes)` queues a copy in the order of one stream and gives
+  /// the event behind it. Throw what the device has failed with.
+  template <class Queue>
+  void fetch(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
+    stream_event over[2];
+    const auto begin = [&](std::size_t done, std::size_t turn) {
+      if (done < bytes)
+        over[turn] = queue(half(turn), static_cast<const std::byte*>(from) + done, lesser_of(half_, bytes - done));
+    };
+    begin(0, 0);
+    for (std::size_t done = 0, turn = 0; done < bytes; done += half_, turn = 1 - turn) {
+      begin(done + half_, 1 - turn);
+      over[turn].synchronize(at);
+      std::memcpy(static_cast<std::byte*>(to) + done, half(turn), lesser_of(half_, bytes - done));
+    }
+  }
+  template <class Queue>
+  void place(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
+    stream_event over[2];
+    std::size_t turn = 0;
+    for (std::size_t done = 0; done < bytes; done += half_, turn = 1 - turn) {
+      const std::size_t part = lesser_of(half_, bytes - done);
+      over[turn].synchronize(at);
+      std::memcpy(half(turn), static_cast<const std::byte*>(from) + done, part);
+      over[turn] = queue(static_cast<std::byte*>(to) + done, half(turn), part);
+    }
+    over[1 - turn].synchronize(at);  // the last, behind all others
+  }
+
+ private:
+  [[nodiscard]] std::byte* half(std::size_t turn) const noexcept { return first_ + turn * half_; }
+
+  std::size_t half_;
+  std::byte* first_;
+};
+
 /// Any thread calls it, and every call returns when its copies are over. What the memory holds is not ordered with what
 /// other streams have queued: that is over before.
 class host_access {
  public:
   /// Elements of a piece are at most so many bytes.
-  static constexpr std::size_t piece_bytes = std::size_t{256} << 10U;
+  static constexpr std::size_t piece_bytes = std::size_t{4} << 20U;
 
   /// Copies between two places that the device addresses. Throws what the device has failed with.
   virtual void copy(void* to, const void* from, std::size_t bytes, where at) const = 0;
@@ -68,34 +111,30 @@ class device_access final : public host_access {
   device_access(Stream stream, Pinned staged) : stream_(std::move(stream)), staged_(std::move(staged)) {}
 
   void copy(void* to, const void* from, std::size_t bytes, where at) const override {
-    stream_event over;
-    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
-      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
-    {
-      const std::lock_guard alone(queueing_);
-      stream_.copy(to, from, bytes, at);
-      over = stream_.record(at);
-    }
-    over.synchronize(at);
+    queue_for_any_thread(to, from, bytes, at).synchronize(at);
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
-      copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
-      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
-    }
+    staged_copies({staged_.data(), staged_.size_bytes()}).fetch(to, from, bytes, queue_at(at), at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
-      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
-      copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
-    }
+    staged_copies({staged_.data(), staged_.size_bytes()}).place(to, from, bytes, queue_at(at), at);
   }
 
  private:
+  [[nodiscard]] stream_event queue_for_any_thread(void* to, const void* from, std::size_t bytes, where at) const {
+    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
+      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
+    const std::lock_guard alone(queueing_);
+    stream_.copy(to, from, bytes, at);
+    return stream_.record(at);
+  }
+  [[nodiscard]] auto queue_at(where at) const {
+    return
+        [this, at](void* to, const void* from, std::size_t bytes) { return queue_for_any_thread(to, from, bytes, at); };
+  }
+
   mutable std::mutex queueing_, staging_;
   mutable Stream stream_;
   Pinned staged_;

@@ -82,14 +82,12 @@ concept attention_kit = requires(K& kit, const attention_call<T>& forward, const
   kit.attention(backward);
 };
 
-/// A kit whose device counts and sorts with all its threads, as `kernel::counted_values`, `scanned_counts`,
-/// `sorted_places` and `selected_positions` say. A host's kernels do that in passing.
+/// A kit whose device counts and sorts with all its threads, as `kernel::counted_values`, `sorted_places` and
+/// `selected_positions` say. A host's kernels do that in passing.
 template <class K>
 concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
-                               view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums, std::size_t limit,
-                               std::int64_t* count) {
-  kit.histogram(values, sums);
-  kit.scan(counts, sums);
+                               view<std::int64_t, 1> counts, std::size_t limit, std::int64_t* count) {
+  kit.histogram(values, counts);
   kit.sort(values, limit, places);
   kit.select(values, places, count);
 };

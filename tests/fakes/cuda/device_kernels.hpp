@@ -50,10 +50,6 @@ class device_kernels {
                         belay::view<std::int64_t, 1> counts) {
     return compute("histogram", on, belay::kernel::counted_values{values, counts});
   }
-  status_type scan(stream_type on, std::span<std::byte>, belay::view<const std::int64_t, 1> counts,
-                   belay::view<std::int64_t, 1> sums) {
-    return compute("scan", on, belay::kernel::scanned_counts{counts, sums});
-  }
   /// What a sort takes of the kit's scratch memory.
   std::size_t sort_bytes_of_key = 0;
   [[nodiscard]] std::size_t sort_bytes(std::size_t keys, std::size_t) const noexcept {

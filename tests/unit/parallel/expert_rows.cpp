@@ -142,6 +142,27 @@ TEST_CASE("rows of bf16 are moved and summed with the same bits by a host and by
   }
 }
 
+TEST_CASE("offsets are the sums of the counts before each expert, cut at the capacity, by a host and by a warp") {
+  for (const std::size_t experts : std::vector<std::size_t>{1, 2, 31, 32, 33, 100}) {
+    CAPTURE(experts);
+    std::vector<std::int64_t> counts, of_one(experts), of_many(experts);
+    for (std::size_t e = 0; e < experts; ++e) counts.push_back(static_cast<std::int64_t>(e * 5 % 7));
+    std::vector<std::size_t> expected{0}, one(experts + 1, 99), many = one;
+    const std::size_t capacity = 3 * experts / 2;
+    std::size_t sum = 0;
+    for (const std::int64_t count : counts) {
+      sum += static_cast<std::size_t>(count);
+      expected.push_back(std::min(sum, capacity));
+    }
+    belay::kernel::for_each_row(1, belay::counted_offsets{counts.data(), of_one.data(), one.data(), experts, capacity});
+    test::run_by_threads<32>(1, belay::counted_offsets{counts.data(), of_many.data(), many.data(), experts, capacity});
+    CHECK(one == expected);
+    CHECK(many == expected);
+    CHECK(of_one == counts);
+    CHECK(of_many == counts);
+  }
+}
+
 TEST_CASE("a token without any place gets zeros") {
   slots_of<float> given(1, 2, 33);
   given.places = {belay::no_place, belay::no_place};

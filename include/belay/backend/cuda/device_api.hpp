@@ -97,16 +97,13 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
 };
 
-/// Counting, scanning, sorting and selecting, as `kernel::counted_values`, `scanned_counts`, `sorted_places` and
-/// `selected_positions` say, queued on a stream, with memory of the device that they use until they have run.
+/// Counting, sorting and selecting, as `kernel::counted_values`, `sorted_places` and `selected_positions` say, queued on a stream, with memory of the device that they use until they have run.
 /// `sort_bytes(keys, limit)` is what a sort of so many keys below a limit needs of that.
 template <class A>
 concept device_sorting = requires(A& api, typename A::stream_type stream, std::span<std::byte> room,
                                   view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
-                                  view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums, std::size_t limit,
-                                  std::int64_t* count) {
-  { api.histogram(stream, room, values, sums) } -> std::same_as<typename A::status_type>;
-  { api.scan(stream, room, counts, sums) } -> std::same_as<typename A::status_type>;
+                                  view<std::int64_t, 1> counts, std::size_t limit, std::int64_t* count) {
+  { api.histogram(stream, room, values, counts) } -> std::same_as<typename A::status_type>;
   { api.sort_bytes(limit, limit) } -> std::same_as<std::size_t>;
   { api.sort(stream, room, values, limit, places) } -> std::same_as<typename A::status_type>;
   { api.select(stream, room, values, places, count) } -> std::same_as<typename A::status_type>;

@@ -18,6 +18,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/for_each.hpp"
@@ -62,14 +63,14 @@ class placed_copies {
 template <device_api Api>
 class device_calls {
  public:
-  /// Bytes of the device, and of the host, that it takes.
-  static constexpr std::size_t room = std::size_t{1} << 16;
+  /// Bytes of the device that it takes, and of the host for copies.
+  static constexpr std::size_t room = std::size_t{1} << 16, staged_bytes = std::size_t{1} << 20;
 
   device_calls(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
       : device_(&on),
         stream_(on, stream_kind::communication, watch, at),
         scratch_(on, room, at),
-        staged_(on, room, at),
+        staged_(on, staged_bytes, at),
         placed_(on, at) {}
 
   [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
@@ -101,24 +102,22 @@ class device_calls {
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy to the host", at);
-    for (std::size_t first = 0; first < bytes; first += room) {
-      const std::size_t part = lesser_of(room, bytes - first);
-      stream_.copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
-      stream_.synchronize(at);
-      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
-    }
+    copies().fetch(to, from, bytes, queue_at(at), at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy from the host", at);
-    for (std::size_t first = 0; first < bytes; first += room) {
-      const std::size_t part = lesser_of(room, bytes - first);
-      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
-      stream_.copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
-      stream_.synchronize(at);
-    }
+    copies().place(to, from, bytes, queue_at(at), at);
   }
 
  private:
+  [[nodiscard]] staged_copies copies() const noexcept { return staged_copies({staged_.data(), staged_.size_bytes()}); }
+  [[nodiscard]] auto queue_at(where at) {
+    return [this, at](void* to, const void* from, std::size_t bytes) {
+      stream_.copy(to, from, bytes, at);
+      return stream_.record(at);
+    };
+  }
+
   const device<Api>* device_;
   cuda::stream<Api> stream_;
   device_memory<Api> scratch_;

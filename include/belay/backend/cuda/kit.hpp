@@ -94,16 +94,11 @@ class kit {
   }
 
   /// By all threads of the device, or by one where the run has given no workspace: what `kernel::counted_values`,
-  /// `scanned_counts`, `sorted_places` and `selected_positions` do. Of more keys than the kit's scratch memory is for a
+  /// `sorted_places` and `selected_positions` do. Of more keys than the kit's scratch memory is for a
   /// sort throws backend_error, with both.
   void histogram(view<const std::int32_t, 1> values, view<std::int64_t, 1> counts) {
     if (scratch_.empty()) return stream_.run(kernel::counted_values{values, counts});
     stream_.expect(api().histogram(stream_.handle(), scratch_, values, counts), "histogram", values.size() * 4, {});
-  }
-  void scan(view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums) {
-    if (counts.size() == 0) return;
-    if (scratch_.empty()) return stream_.run(kernel::scanned_counts{counts, sums});
-    stream_.expect(api().scan(stream_.handle(), scratch_, counts, sums), "scan", counts.size() * 8, {});
   }
   void sort(view<const std::int32_t, 1> keys, std::size_t limit, view<std::int32_t, 1> places) {
     if (keys.size() == 0) return;

@@ -290,10 +290,6 @@ class runtime_api {
                                       view<std::int64_t, 1> counts) const {
     return told("cub::DeviceHistogram", queue_histogram(on.order, room, values, counts));
   }
-  [[nodiscard]] status_type scan(stream_type on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
-                                 view<std::int64_t, 1> sums) const {
-    return told("cub::DeviceScan", queue_scan(on.order, room, counts, sums));
-  }
   /// The bytes of room that a sort of so many keys below `limit` needs; 0 where that cannot be asked, which the sort
   /// then tells.
   [[nodiscard]] static std::size_t sort_bytes(std::size_t keys, std::size_t limit) noexcept {

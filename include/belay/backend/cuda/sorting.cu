@@ -62,14 +62,6 @@ cudaError_t queue_histogram(cudaStream_t on, std::span<std::byte> room, view<con
   });
 }
 
-cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
-                       view<std::int64_t, 1> sums) {
-  return run_in(room, [&](void* memory, std::size_t& bytes) {
-    return cub::DeviceScan::ExclusiveSum(memory, bytes, counts.data(), sums.data(),
-                                         static_cast<std::int64_t>(counts.size()), on);
-  });
-}
-
 cudaError_t find_sort_bytes(std::size_t keys, std::size_t limit, std::size_t& bytes) {
   const std::int32_t* const from = nullptr;
   std::int32_t* const to = nullptr;

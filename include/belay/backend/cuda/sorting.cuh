@@ -20,10 +20,6 @@ namespace belay::inline BELAY_ABI::cuda {
 /// cudaErrorMemoryAllocation where that is too small.
 [[nodiscard]] cudaError_t queue_histogram(cudaStream_t on, std::span<std::byte> room,
                                           view<const std::int32_t, 1> values, view<std::int64_t, 1> counts);
-/// Sums counts as `kernel::scanned_counts` does, in the order of a stream. Uses `room` until it has run;
-/// cudaErrorMemoryAllocation where that is too small.
-[[nodiscard]] cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
-                                     view<std::int64_t, 1> sums);
 /// How many bytes of room a sort of so many keys needs, all below `limit`: 16 a key, and some.
 [[nodiscard]] cudaError_t find_sort_bytes(std::size_t keys, std::size_t limit, std::size_t& bytes);
 /// Finds the places of keys as `kernel::sorted_places` does, in the order of a stream. Uses `room` until it has run;

@@ -33,22 +33,6 @@ struct counted_values {
   }
 };
 
-/// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
-struct scanned_counts {
-  /// The counts that are added, and the sums before each.
-  view<const std::int64_t, 1> counts;
-  view<std::int64_t, 1> sums;
-  /// All of it.
-  BELAY_HD void operator()() const noexcept {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      const std::int64_t one = counts[i];
-      sums[i] = sum;
-      sum += one;
-    }
-  }
-};
-
 /// places[i] = where keys[i] stands when the keys are sorted stably. Every key is at least 0 and below `limit`.
 struct sorted_places {
   /// The keys, what they are below, and their places.

@@ -262,17 +262,15 @@ class expert_exchange final : public exchange_core {
             at};
   }
 
-  // Where all experts are on this rank of a device: the host reads no counts. Sums of them are not negative, so they
-  // are the same numbers without a sign.
+  // Where all experts are on this rank of a device: the host reads no counts.
   template <class Frame>
   void count_here(Frame& frame, const routing<number>& routed, const moved_rows& rows) {
     const std::size_t experts = shape().experts, choices = rows.choices.size();
     moves_->note_needed(choices);
-    frame.each(experts, kernel::copy<std::int64_t>{rows.counts, rows.global_counts});
-    frame.kit().scan(routed.counts, {reinterpret_cast<std::int64_t*>(rows.offsets), {experts}});
-    frame.each(experts + 1, offsets_within{rows.offsets, experts, choices, rows.capacity});
+    frame.teams(1, counted_offsets{routed.counts.data(), rows.global_counts, rows.offsets, experts, rows.capacity});
+    if (choices <= rows.capacity) return;
     frame.each(choices, places_within{rows.places, rows.capacity});
-    if (choices > rows.capacity) frame.each(1, noted_rows{{rows.found, {}}, choices});
+    frame.each(1, noted_rows{{rows.found, {}}, choices});
   }
 
   template <class Frame>

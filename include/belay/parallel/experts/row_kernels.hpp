@@ -58,17 +58,32 @@ struct noted_rows {
   BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
 };
 
-/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
-struct offsets_within {
-  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
+/// Offsets of experts, which are the sums of the counts before each, up to the capacity; the counts of all ranks too,
+/// where there is one. A team does all.
+struct counted_offsets {
+  /// The counts [experts], those of all ranks and the offsets [experts + 1] to write, and the capacity.
+  const std::int64_t* counts;
+  std::int64_t* global_counts;
   std::size_t* offsets;
   std::size_t experts;
-  std::size_t selections;
   std::size_t capacity;
-  /// Offset i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::size_t first = i == experts ? selections : offsets[i];
-    offsets[i] = first < capacity ? first : capacity;
+  /// One index.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t) const noexcept {
+    std::int64_t before = 0;  // those of earlier rounds of lanes
+    for (std::size_t first = 0; first <= experts; first += Team::lanes) {
+      const std::size_t e = first + team.lane;
+      const std::int64_t own = e < experts ? counts[e] : 0;
+      std::int64_t through = own;  // the counts from the round's first expert to this one
+      for (unsigned step = 1; step < Team::lanes; step *= 2) {
+        const std::int64_t earlier = team.from(team.lane < step ? team.lane : team.lane - step, through);
+        if (team.lane >= step) through += earlier;
+      }
+      if (e < experts) global_counts[e] = own;
+      const auto offset = static_cast<std::size_t>(before + through - own);
+      if (e <= experts) offsets[e] = offset < capacity ? offset : capacity;
+      before += team.from(Team::lanes - 1, through);
+    }
   }
 };
 /// Places beyond the capacity are none.
