@@ -3,7 +3,8 @@
 # cmake -Dnvcc=... -Dsource=kernels.cu -Dincludes="A;B" -Dwork=DIR -P check_report.cmake
 # Compiles the kernels for sm_90 as a release does, and holds what nvcc tells of each against what it should be: nothing
 # spilled and no stack frame, at most `most` registers, and in what moves arrays by packs 128-bit accesses of global
-# memory and none of an address space that is not known.
+# memory and none of an address space that is not known; in what computes with fragments tensor cores, and copies of 16
+# bytes.
 set(most 168)
 file(MAKE_DIRECTORY ${work})
 set(flags -std=c++20 -O3 -DNDEBUG -arch=sm_90 --expt-relaxed-constexpr)
@@ -67,6 +68,19 @@ list(POP_FRONT parts)
 foreach(part IN LISTS parts)
   string(REGEX MATCH "^[A-Za-z0-9_]+" entry "${part}")
   name_of(${entry} name)
+  if(name MATCHES "_fragments")
+    foreach(form mma.sync.aligned.m16n8k16 ldmatrix.sync.aligned.m8n8.x4.shared ldmatrix.sync.aligned.m8n8.x4.trans
+            cp.async.cg.shared.global)
+      string(FIND "${part}" ${form} found)
+      if(found EQUAL -1)
+        string(APPEND wrong "\n  ${name}: no ${form}")
+      endif()
+    endforeach()
+    string(REGEX MATCH "[ \t]ld\\.global[.a-z]*\\.[bfsu](8|16)[^\n]*" narrow "${part}")
+    if(narrow)
+      string(APPEND wrong "\n  ${name}: an access of less than 32 bits: ${narrow}")
+    endif()
+  endif()
   if(NOT name MATCHES "run_packs|_of_ranges|swiglu_rows|rms_norm_rows|cross_entropy|pushed_rows|pulled_rows|returned_rows")
     continue()
   endif()

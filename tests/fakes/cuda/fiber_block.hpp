@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,18 +57,18 @@ class fibers {
     running_ = nullptr;
   }
 
-  /// The words that all lanes of this one's warp give, by lane; a lane may read them until its next meeting.
+  /// The words that all lanes of this one's warp give, by lane.
   template <std::size_t Count>
   static std::array<std::array<std::uint64_t, Count>, warp> exchanged(const std::array<std::uint64_t, Count>& mine) {
     static_assert(Count <= most_words);
     fibers& all = *running_;
     warp_state& its = all.warps_[all.current_ / warp];
     const unsigned lane = all.current_;
-    std::copy(mine.begin(), mine.end(), its.words[lane % warp].begin());
+    auto& words = its.words[all.lanes_[lane].meetings % 2];  // of the meeting before, a lane may still read
+    std::copy(mine.begin(), mine.end(), words[lane % warp].begin());
     all.meet(lane);
     std::array<std::array<std::uint64_t, Count>, warp> out;
-    for (unsigned other = 0; other < warp; ++other) std::copy_n(its.words[other].begin(), Count, out[other].begin());
-    all.meet(lane);
+    for (unsigned other = 0; other < warp; ++other) std::copy_n(words[other].begin(), Count, out[other].begin());
     return out;
   }
   [[nodiscard]] static unsigned lane_of_warp() { return running_->current_ % warp; }
@@ -91,7 +92,7 @@ class fibers {
     bool ended = true;
   };
   struct warp_state {
-    std::array<std::array<std::uint64_t, most_words>, warp> words{};
+    std::array<std::array<std::array<std::uint64_t, most_words>, warp>, 2> words{};
     std::uint64_t arrived = 0;
   };
 
@@ -175,6 +176,10 @@ struct tensor_fibers {
     std::memcpy(&value, &bits, sizeof bits);
     return value;
   }
+  static pair rounded(float first, float second) {
+    return belay::bf16(first).bits() | static_cast<pair>(belay::bf16(second).bits()) << 16;
+  }
+  static float power_of_two(float x) { return std::exp2(x); }
 
  private:
   static void aligned(const void* address) {

@@ -10,6 +10,7 @@
 //   Unit::multiply(right_sums, a, b[1], b[3]);
 //
 // `tensor_warp` is that of a GPU, by the instructions mma.m16n8k16, ldmatrix and cp.async of PTX ISA 7.0 (sm_80 on).
+// IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
 #pragma once
 
 #include <concepts>
@@ -36,15 +37,21 @@ using bf16_pair = std::uint32_t;
 /// `copy(to, from, count)` starts to copy 8 elements, of which those from `count` on are zeros, from memory of the
 /// device to memory of the block, both aligned to 16 bytes. `close_group` ends a group of such copies, `wait_but<N>`
 /// waits for all groups of this lane but the last N.
+///
+/// `from(l, x)` is the x that lane l of the warp gives. `rounded(x, y)` rounds two numbers to elements.
+/// `power_of_two(x)` is 2^x within 2^-22 of itself, 0 for minus infinity and below the normal range.
 template <class U>
 concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4], float (&sums)[4], bf16* to,
-                               const bf16* from, unsigned count) {
+                               const bf16* from, unsigned count, float number) {
   U::load(words, from);
   U::load_transposed(words, from);
   U::multiply(sums, read, read[0], read[1]);
   U::copy(to, from, count);
   U::close_group();
   U::template wait_but<1>();
+  { U::from(count, number) } -> std::same_as<float>;
+  { U::rounded(number, number) } -> std::same_as<bf16_pair>;
+  { U::power_of_two(number) } -> std::same_as<float>;
 };
 
 /// The `tensor_unit` of a GPU.
@@ -79,6 +86,19 @@ struct tensor_warp {
   __device__ static void wait_but() noexcept {
     asm volatile("cp.async.wait_group %0;" ::"n"(Others) : "memory");
   }
+  [[nodiscard]] __device__ static float from(unsigned other, float value) noexcept {
+    return __shfl_sync(0xffffffffU, value, static_cast<int>(other));
+  }
+  [[nodiscard]] __device__ static bf16_pair rounded(float first, float second) noexcept {
+    bf16_pair out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+    return out;
+  }
+  [[nodiscard]] __device__ static float power_of_two(float x) noexcept {
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+    return out;
+  }
 
  private:
   [[nodiscard]] __device__ static unsigned in_block(const void* address) noexcept {
@@ -93,6 +113,9 @@ struct tensor_warp {
   BELAY_HD static void close_group() noexcept {}
   template <int>
   BELAY_HD static void wait_but() noexcept {}
+  [[nodiscard]] BELAY_HD static float from(unsigned, float value) noexcept { return value; }
+  [[nodiscard]] BELAY_HD static bf16_pair rounded(float, float) noexcept { return 0; }
+  [[nodiscard]] BELAY_HD static float power_of_two(float x) noexcept { return x; }
 #endif
 };
 
