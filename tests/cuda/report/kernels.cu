@@ -53,6 +53,12 @@ template __global__ void run_rows(std::size_t, returned_rows<bf16, float>);
 // Fragments.
 template __global__ void run_blocks(std::size_t, attention_fragments<tensor_warp, 64>);
 template __global__ void run_blocks(std::size_t, attention_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_mean_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_mean_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_fragments<tensor_warp, 128>);
 
 // Tiles.
 template __global__ void run_blocks(std::size_t, attention_tiles<bf16>);

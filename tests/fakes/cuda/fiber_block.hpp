@@ -57,19 +57,17 @@ class fibers {
     running_ = nullptr;
   }
 
-  /// The words that all lanes of this one's warp give, by lane.
-  template <std::size_t Count>
-  static std::array<std::array<std::uint64_t, Count>, warp> exchanged(const std::array<std::uint64_t, Count>& mine) {
-    static_assert(Count <= most_words);
+  static constexpr std::size_t most_words = 6;
+  using words_type = std::array<std::array<std::uint64_t, most_words>, warp>;
+  /// The words that all lanes of this one's warp give, by lane; a lane may read them until its next meeting.
+  static const words_type& exchanged(const std::array<std::uint64_t, most_words>& mine) {
     fibers& all = *running_;
     warp_state& its = all.warps_[all.current_ / warp];
     const unsigned lane = all.current_;
-    auto& words = its.words[all.lanes_[lane].meetings % 2];  // of the meeting before, a lane may still read
-    std::copy(mine.begin(), mine.end(), words[lane % warp].begin());
+    words_type& words = its.words[all.lanes_[lane].meetings % 2];  // those of the meeting before may still be read
+    words[lane % warp] = mine;
     all.meet(lane);
-    std::array<std::array<std::uint64_t, Count>, warp> out;
-    for (unsigned other = 0; other < warp; ++other) std::copy_n(words[other].begin(), Count, out[other].begin());
-    return out;
+    return words;
   }
   [[nodiscard]] static unsigned lane_of_warp() { return running_->current_ % warp; }
 
@@ -83,7 +81,6 @@ class fibers {
 
  private:
   static constexpr std::size_t stack_bytes = 128 << 10;
-  static constexpr std::size_t most_words = 8;
   struct lane_state {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
@@ -92,7 +89,7 @@ class fibers {
     bool ended = true;
   };
   struct warp_state {
-    std::array<std::array<std::array<std::uint64_t, most_words>, warp>, 2> words{};
+    std::array<words_type, 2> words{};
     std::uint64_t arrived = 0;
   };
 
@@ -140,15 +137,16 @@ struct tensor_fibers {
   static void load_transposed(pair (&to)[4], const belay::bf16* row) { load_matrices(to, row, 0, 1); }
 
   static void multiply(float (&sums)[4], const pair (&a)[4], pair b0, pair b1) {
-    const auto all = fibers::exchanged<6>({a[0], a[1], a[2], a[3], b0, b1});
+    const auto& all = fibers::exchanged({a[0], a[1], a[2], a[3], b0, b1});
     const unsigned lane = fibers::lane_of_warp();
     for (unsigned s = 0; s < 4; ++s) {
       const unsigned row = lane / 4 + 8 * (s / 2), column = 2 * (lane % 4) + s % 2;
-      for (unsigned k = 0; k < 16; ++k) {
+      for (unsigned k = 0; k < 16; k += 2) {
         const unsigned place = k % 8 / 2, high = k / 8;
-        const float left = half(all[row % 8 * 4 + place][row / 8 + 2 * high], k % 2);
-        const float right = half(all[column * 4 + place][4 + high], k % 2);
-        sums[s] += left * right;
+        const std::uint64_t left = all[row % 8 * 4 + place][row / 8 + 2 * high];
+        const std::uint64_t right = all[column * 4 + place][4 + high];
+        sums[s] += half(left, 0) * half(right, 0);
+        sums[s] += half(left, 1) * half(right, 1);
       }
     }
   }
@@ -168,11 +166,18 @@ struct tensor_fibers {
         for (unsigned i = 0; i < 8; ++i) each.to[i] = i < each.count ? each.from[i] : belay::bf16(0.0F);
   }
 
+  static void store(belay::bf16* to, const pair (&from)[4]) {
+    aligned(to);
+    std::memcpy(static_cast<void*>(to), from, sizeof from);
+  }
+  static void put(belay::bf16* to, const pair (&from)[4]) { store(to, from); }
+  static void store(belay::bf16* to, pair from) { std::memcpy(static_cast<void*>(to), &from, sizeof from); }
+
   /// What lane `other` of the warp gives.
   static float from(unsigned other, float value) {
     std::uint32_t bits = 0;
     std::memcpy(&bits, &value, sizeof bits);
-    bits = static_cast<std::uint32_t>(fibers::exchanged<1>({bits})[other][0]);
+    bits = static_cast<std::uint32_t>(fibers::exchanged({bits})[other][0]);
     std::memcpy(&value, &bits, sizeof bits);
     return value;
   }
@@ -194,7 +199,7 @@ struct tensor_fibers {
   // Elements of a matrix are `along` apart in the lane's row of it, or `across` rows.
   static void load_matrices(pair (&to)[4], const belay::bf16* row, unsigned along, unsigned across) {
     aligned(row);
-    const auto rows = fibers::exchanged<1>({reinterpret_cast<std::uintptr_t>(row)});
+    const auto& rows = fibers::exchanged({reinterpret_cast<std::uintptr_t>(row)});
     const unsigned lane = fibers::lane_of_warp();
     for (unsigned m = 0; m < 4; ++m) {
       to[m] = 0;

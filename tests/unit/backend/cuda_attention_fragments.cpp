@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "belay/backend/cuda/attention_fragments.hpp"
@@ -60,11 +61,11 @@ struct attention_sample {
   std::vector<bf16> context;
   std::vector<float> log_sums;
 
-  attention_sample(const belay::attention_sizes& of, std::size_t sequences)
+  attention_sample(const belay::attention_sizes& of, std::size_t sequences, std::size_t padding)
       : sizes(of),
         rows(sequences * of.length),
         width((of.heads + 2 * of.kv_heads) * of.head_size),
-        stride(width + 8),
+        stride(width + padding),
         query_stride(of.heads * of.head_size + 16),
         packed((rows + 2) * stride, bf16(std::numeric_limits<float>::quiet_NaN())),
         context((rows + 2) * query_stride, bf16(untouched)),
@@ -153,31 +154,169 @@ bool is_framed(const std::vector<T>& array, std::size_t rows, std::size_t width,
   return true;
 }
 
-forward_error forward_error_of(const belay::attention_sizes& sizes, std::size_t sequences, std::uint64_t seed = 0) {
-  attention_sample sample(sizes, sequences);
-  kernels_here by{seed};
-  CHECK(belay::cuda::queue_attention<fakes::tensor_fibers>(by, sample.call()));
-  CHECK(by.fragments == 1);
-  CHECK(is_framed(sample.context, sample.rows, sizes.heads * sizes.head_size, sample.query_stride));
-  CHECK(is_framed(sample.log_sums, 1, sample.log_sums.size() - 2, sample.log_sums.size()));
-  return error_of(sample.call());
+// The gradients of queries, keys and values, in rows like those of the sample.
+struct gradients {
+  std::vector<double> of[3];
+};
+gradients plain_gradients(const attention_sample& sample, const std::vector<float>& dcontext) {
+  attention_sample copy = sample;
+  const belay::attention_call<bf16> call = copy.call();
+  const belay::attention_sizes& of = call.sizes;
+  gradients out;
+  for (std::size_t i = 0; i < 3; ++i) out.of[i].resize(sample.rows * (i == 0 ? of.heads : of.kv_heads) * of.head_size);
+  const auto at = [&](std::size_t which, std::size_t row, std::size_t column) -> double& {
+    return out.of[which][row * (which == 0 ? of.heads : of.kv_heads) * of.head_size + column];
+  };
+  for (std::size_t begin = 0; begin < sample.rows; begin += of.length)
+    for (std::size_t head = 0; head < of.heads; ++head)
+      for (std::size_t position = 0; position < of.length; ++position) {
+        const std::size_t row = begin + position, column = head * of.head_size;
+        const std::size_t shared = head / (of.heads / of.kv_heads) * of.head_size;
+        const plain_row forward = plainly(call, begin, position, head);
+        std::vector<double> dp(position + 1);
+        double mean = 0;
+        for (std::size_t key = 0; key <= position; ++key) {
+          for (std::size_t i = 0; i < of.head_size; ++i) {
+            const double dout = dcontext[row * sample.query_stride + column + i];
+            dp[key] += dout * number_at(call.values, begin + key, shared + i);
+            at(2, begin + key, shared + i) += forward.probabilities[key] * dout;
+          }
+          mean += forward.probabilities[key] * dp[key];
+        }
+        for (std::size_t key = 0; key <= position; ++key)
+          for (std::size_t i = 0; i < of.head_size; ++i) {
+            const double ds = forward.probabilities[key] * (dp[key] - mean) * of.scale();
+            at(0, row, column + i) += ds * number_at(call.keys, begin + key, shared + i);
+            at(1, begin + key, shared + i) += ds * number_at(call.queries, row, column + i);
+          }
+      }
+  return out;
+}
+
+// What a forward and a backward write, framed by what they leave.
+struct attention_run {
+  attention_sample sample;
+  std::vector<float> dcontext;
+  std::vector<float> dpacked;
+  kernels_here by;
+
+  attention_run(const belay::attention_sizes& sizes, std::size_t sequences, std::uint64_t seed = 0,
+                std::size_t padding = 8)
+      : sample(sizes, sequences, padding),
+        dcontext(sample.context.size(), std::numeric_limits<float>::quiet_NaN()),
+        dpacked((sample.rows + 2) * sample.stride, untouched),
+        by{seed} {
+    std::mt19937 random(6);
+    std::normal_distribution<float> normal;
+    const belay::attention_call<bf16> call = sample.call();
+    for (std::size_t row = 0; row < sample.rows; ++row)
+      for (std::size_t i = 0; i < call.context.columns; ++i) dcontext[row * sample.query_stride + i] = normal(random);
+    CHECK(belay::cuda::queue_attention<fakes::tensor_fibers>(by, call));
+    const belay::attention_gradient_call<bf16> gradient{
+        sizes,
+        call.queries,
+        call.keys,
+        call.values,
+        call.context,
+        call.log_sums,
+        {dcontext.data(), sample.rows, call.context.columns, sample.query_stride},
+        gradient_of(0),
+        gradient_of(1),
+        gradient_of(2)};
+    CHECK(belay::cuda::queue_attention<fakes::tensor_fibers>(by, gradient));
+    CHECK(is_framed(sample.context, sample.rows, call.context.columns, sample.query_stride));
+    CHECK(is_framed(sample.log_sums, 1, sample.log_sums.size() - 2, sample.log_sums.size()));
+    CHECK(is_framed(dpacked, sample.rows, sample.width, sample.stride));
+  }
+  // Of queries, keys and values.
+  [[nodiscard]] belay::operand<float> gradient_of(std::size_t which) {
+    const belay::attention_sizes& of = sample.sizes;
+    const std::size_t first = which == 0 ? 0 : of.heads + (which - 1) * of.kv_heads;
+    return {dpacked.data() + first * of.head_size, sample.rows, (which == 0 ? of.heads : of.kv_heads) * of.head_size,
+            sample.stride};
+  }
+  // Their errors as vectors, of their norms; of those of one token, which cancel, of a hundredth.
+  [[nodiscard]] std::vector<double> gradient_errors() {
+    const gradients expected = plain_gradients(sample, dcontext);
+    std::vector<double> out;
+    for (std::size_t which = 0; which < 3; ++which) {
+      const belay::operand<float> got = gradient_of(which);
+      double error = 0, norm = 1e-4;
+      for (std::size_t i = 0; i < expected.of[which].size(); ++i) {
+        const double x = expected.of[which][i];
+        const double difference = got.data[i / got.columns * got.stride + i % got.columns] - x;
+        error += std::isnan(difference) ? 1e9 : difference * difference;
+        norm += x * x;
+      }
+      out.push_back(std::sqrt(error / norm));
+    }
+    return out;
+  }
+};
+
+constexpr double rounding = 0x1p-7;
+
+void check_beside_definition(const belay::attention_sizes& sizes, std::size_t sequences, std::uint64_t seed) {
+  CAPTURE(sizes.heads);
+  CAPTURE(sizes.head_size);
+  CAPTURE(sizes.length);
+  attention_run got(sizes, sequences, seed);
+  CHECK(got.by.fragments == 4);
+  CHECK(got.by.others == 0);
+  const forward_error forward = error_of(got.sample.call());
+  CHECK(forward.context < rounding);
+  CHECK(forward.log_sum < 1e-5);
+  for (const double error : got.gradient_errors()) CHECK(error < rounding);
 }
 
 }  // namespace
 
-TEST_CASE("an attention of fragments is its definition: lengths that are no tile's, heads that share keys, sequences") {
-  struct trial {
-    belay::attention_sizes sizes;
-    std::size_t sequences;
+TEST_CASE("an attention of fragments and its gradients are their definition, at lengths that are no tile's") {
+  check_beside_definition({1, 1, 64, 1}, 1, 0);
+  check_beside_definition({2, 2, 64, 15}, 3, 1);
+  check_beside_definition({2, 1, 64, 64}, 1, 2);
+  check_beside_definition({1, 1, 64, 65}, 1, 3);
+  check_beside_definition({2, 1, 64, 130}, 1, 4);
+}
+
+TEST_CASE("an attention of fragments has heads of up to 128 columns") {
+  check_beside_definition({1, 1, 128, 65}, 1, 5);
+  check_beside_definition({2, 2, 80, 15}, 2, 6);
+  check_beside_definition({3, 1, 8, 17}, 2, 7);
+}
+
+TEST_CASE("an attention of fragments has the same bits in any order of blocks and lanes") {
+  attention_run one({2, 1, 64, 33}, 2, 8), other({2, 1, 64, 33}, 2, 9);
+  CHECK(one.sample.log_sums == other.sample.log_sums);
+  CHECK(one.sample.context == other.sample.context);
+  CHECK(one.dpacked == other.dpacked);
+}
+
+TEST_CASE("the rows of a tile that a matrix is loaded from lie in different banks") {
+  const auto pieces = [](const auto& tile, unsigned matrix, unsigned step) {
+    std::set<std::uintptr_t> banks;
+    for (unsigned lane = 8 * matrix; lane < 8 * matrix + 8; ++lane)
+      banks.insert(reinterpret_cast<std::uintptr_t>(tile.operand(lane, 16, step)) / 16 % 8);
+    return banks.size();
   };
-  std::uint64_t seed = 0;
-  for (const trial& each :
-       {trial{{1, 1, 64, 1}, 1}, trial{{2, 1, 64, 15}, 3}, trial{{2, 2, 64, 64}, 1}, trial{{1, 1, 64, 65}, 1},
-        trial{{2, 1, 64, 130}, 1}, trial{{1, 1, 128, 65}, 1}, trial{{2, 2, 80, 15}, 1}, trial{{3, 1, 8, 17}, 2}}) {
-    CAPTURE(each.sizes.head_size);
-    CAPTURE(each.sizes.length);
-    const forward_error got = forward_error_of(each.sizes, each.sequences, seed++);
-    CHECK(got.context < 0x1p-7);  // two roundings of 2^-9
-    CHECK(got.log_sum < 1e-5);
+  const belay::cuda::fragment_tile<32, 64> narrow{};
+  const belay::cuda::fragment_tile<32, 128> wide{};
+  for (unsigned matrix = 0; matrix < 4; ++matrix) {
+    for (unsigned step = 0; step < 4; ++step) CHECK(pieces(narrow, matrix, step) == 8);
+    for (unsigned step = 0; step < 8; ++step) CHECK(pieces(wide, matrix, step) == 8);
   }
+}
+
+TEST_CASE("what fragments do not take is left to tiles: rows off 16 bytes, other heads, other elements") {
+  attention_run off({2, 1, 64, 5}, 1, 0, 4);
+  CHECK(off.by.fragments == 0);
+  CHECK(error_of(off.sample.call()).context < rounding);
+  for (const double error : off.gradient_errors()) CHECK(error < rounding);
+  CHECK(attention_run({1, 1, 20, 3}, 1).by.fragments == 0);
+  CHECK(attention_run({1, 1, 136, 3}, 1).by.fragments == 0);
+  kernels_here by;
+  CHECK(belay::cuda::queue_attention<fakes::tensor_fibers>(
+      by, belay::attention_call<float>{{1, 1, 64, 1}, {}, {}, {}, {}}));
+  CHECK(by.fragments == 0);
+  CHECK(by.others == 1);
 }

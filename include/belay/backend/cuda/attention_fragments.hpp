@@ -54,8 +54,8 @@ struct fragment_tile {
     });
   }
   /// Starts to copy `some` rows of `size` columns; what is beyond becomes zero.
-  template <tensor_unit Unit>
-  BELAY_HD void copy(unsigned lane, head_rows<const bf16> from, unsigned some, unsigned size) {
+  template <tensor_unit Unit, class T>
+  BELAY_HD void copy(unsigned lane, head_rows<T> from, unsigned some, unsigned size) {
     each_piece(lane, [&](unsigned row, unsigned piece) {
       const bool within = row < some && piece * 8 < size;
       Unit::copy(data + place(row, piece), within ? from.row(row) + piece * 8 : from.data, within ? 8 : 0);
@@ -66,26 +66,20 @@ struct fragment_tile {
   [[nodiscard]] BELAY_HD const bf16* operand(unsigned lane, unsigned row, unsigned step) const noexcept {
     return data + (row + lane % 16) * Size + ((2 * step) ^ (lane / 16 % 2) ^ (lane % 8)) * 8;
   }
-  /// sums += left * the 16 rows from `row` on.
+  /// sums += left, which are 16 x 16 sums and are rounded, * the 16 rows from `row` on.
   template <tensor_unit Unit>
-  BELAY_HD void add_product(unsigned lane, float (&sums)[Size / 8][4], const bf16_pair (&left)[4], unsigned row) const {
+  BELAY_HD void add_product(unsigned lane, float (&sums)[Size / 8][4], const float (&left)[2][4], unsigned row) const {
+    const bf16_pair rounded[4] = {Unit::rounded(left[0][0], left[0][1]), Unit::rounded(left[0][2], left[0][3]),
+                                  Unit::rounded(left[1][0], left[1][1]), Unit::rounded(left[1][2], left[1][3])};
     kernel::run_pack<Size / 16>([&](std::size_t step) {
       bf16_pair right[4];
       Unit::load_transposed(right, operand(lane, row, static_cast<unsigned>(step)));
-      Unit::multiply(sums[2 * step], left, right[0], right[1]);
-      Unit::multiply(sums[2 * step + 1], left, right[2], right[3]);
+      Unit::multiply(sums[2 * step], rounded, right[0], right[1]);
+      Unit::multiply(sums[2 * step + 1], rounded, right[2], right[3]);
     });
   }
 };
 
-/// The left operand that 16 x 16 sums are, rounded.
-template <tensor_unit Unit>
-BELAY_HD void round_sums(bf16_pair (&to)[4], const float (&left)[4], const float (&right)[4]) {
-  to[0] = Unit::rounded(left[0], left[1]);
-  to[1] = Unit::rounded(left[2], left[3]);
-  to[2] = Unit::rounded(right[0], right[1]);
-  to[3] = Unit::rounded(right[2], right[3]);
-}
 /// The sum over the four lanes that have a row.
 template <tensor_unit Unit>
 [[nodiscard]] BELAY_HD float sum_of_row(unsigned lane, float x) {
@@ -110,6 +104,14 @@ BELAY_HD void each_pair(unsigned lane, const float (&sums)[Size / 8][4], unsigne
   });
 }
 
+/// Writes the lane's sums, times a factor.
+template <unsigned Size>
+BELAY_HD void store_sums(unsigned lane, const float (&sums)[Size / 8][4], head_rows<float> to, unsigned some,
+                         unsigned size, float factor) {
+  each_pair<Size>(lane, sums, some, size, [&](unsigned row, unsigned column, float x, float y) {
+    kernel::store_pack(kernel::pack_of<float, 2>{{x * factor, y * factor}}, to.row(row), column);
+  });
+}
 /// A block's part of an attention: 64 positions of one head of one sequence, or those that are left.
 struct fragment_part {
   unsigned head;
@@ -246,38 +248,37 @@ struct attention_fragments {
 
   // Adds the keys of a tile to the sums of the warp's queries.
   BELAY_HD void attend(const shared_type& from, unsigned lane, lane_type& mine, unsigned first, unsigned key) const {
-    float score[others / 8][4];
-    for (auto& sums : score)
-      for (float& sum : sums) sum = 0;
+    float score[others / 16][2][4];  // of 16 keys each
+    for (auto& pair : score)
+      for (auto& sums : pair)
+        for (float& sum : sums) sum = 0;
     kernel::run_pack<Size / 16>([&](std::size_t step) {
       kernel::run_pack<others / 16>([&](std::size_t j) {
         bf16_pair right[4];
         Unit::load(right,
                    from.keys[turn(key)].operand(lane, static_cast<unsigned>(j) * 16, static_cast<unsigned>(step)));
-        Unit::multiply(score[2 * j], mine.query[step], right[0], right[2]);
-        Unit::multiply(score[2 * j + 1], mine.query[step], right[1], right[3]);
+        Unit::multiply(score[j][0], mine.query[step], right[0], right[2]);
+        Unit::multiply(score[j][1], mine.query[step], right[1], right[3]);
       });
     });
     const unsigned query = first + row_of_warp(lane) + row_in_warp(lane);
     if (key + others > first + row_of_warp(lane)) {
       kernel::run_pack<others / 2>([&](std::size_t i) {
         const unsigned at = key + static_cast<unsigned>(i / 4 * 8 + i % 2) + column_in_eight(lane);
-        if (at > query + static_cast<unsigned>(i % 4 / 2 * 8)) score[i / 4][i % 4] = -infinite<float>;
+        if (at > query + static_cast<unsigned>(i % 4 / 2 * 8)) score[i / 8][i / 4 % 2][i % 4] = -infinite<float>;
       });
     }
     kernel::run_pack<2>([&](std::size_t half) { weigh(lane, mine, score, half); });
     kernel::run_pack<others / 16>([&](std::size_t j) {
-      bf16_pair left[4];
-      round_sums<Unit>(left, score[2 * j], score[2 * j + 1]);
-      from.values[turn(key)].template add_product<Unit>(lane, mine.sum, left, static_cast<unsigned>(j) * 16);
+      from.values[turn(key)].template add_product<Unit>(lane, mine.sum, score[j], static_cast<unsigned>(j) * 16);
     });
   }
 
   // Makes the scores of one of the lane's rows probabilities, beside the largest score so far.
-  BELAY_HD void weigh(unsigned lane, lane_type& mine, float (&score)[others / 8][4], std::size_t half) const {
+  BELAY_HD void weigh(unsigned lane, lane_type& mine, float (&score)[others / 16][2][4], std::size_t half) const {
     float largest = mine.largest[half];
     kernel::run_pack<others / 4>([&](std::size_t i) {
-      const float x = score[i / 2][2 * half + i % 2];
+      const float x = score[i / 4][i / 2 % 2][2 * half + i % 2];
       largest = x > largest ? x : largest;
     });
     largest = largest_of_row<Unit>(lane, largest);
@@ -285,7 +286,7 @@ struct attention_fragments {
     const float kept = Unit::power_of_two(mine.largest[half] * factor - offset);
     float total = mine.total[half] * kept;
     kernel::run_pack<others / 4>([&](std::size_t i) {
-      float& x = score[i / 2][2 * half + i % 2];
+      float& x = score[i / 4][i / 2 % 2][2 * half + i % 2];
       x = Unit::power_of_two(x * factor - offset);
       total += x;
     });
@@ -304,9 +305,382 @@ struct attention_fragments {
     });
     const auto to = context.part(own.row(), grid.column(own.head));
     each_pair<Size>(lane, mine.sum, own.some, grid.size, [&](unsigned row, unsigned column, float x, float y) {
-      const bf16_pair both = Unit::rounded(x, y);
-      const auto bits = [](bf16_pair word) { return bf16::from_bits(static_cast<bf16::bits_type>(word)); };
-      kernel::store_pack(kernel::pack_of<bf16, 2>{{bits(both), bits(both >> 16)}}, to.row(row), column);
+      Unit::store(to.row(row) + column, Unit::rounded(x, y));
+    });
+  }
+};
+
+/// The sizes and rows that the kernels of the backward read; they write `dqueries` too, which until it is written holds
+/// of each row and head the mean in its first column, and in the second half of its columns the context's gradient,
+/// rounded: it is read in every tile, and so in half the bytes and by copies.
+struct fragment_gradient_rows {
+  fragment_grid grid;
+  head_rows<const bf16> queries;
+  head_rows<const bf16> keys;
+  head_rows<const bf16> values;
+  head_rows<const float> dcontext;
+  const float* log_sums;
+  head_rows<float> dqueries;
+
+  explicit fragment_gradient_rows(const attention_gradient_call<bf16>& call) noexcept
+      : grid(call.sizes, call.queries.rows),
+        queries(call.queries),
+        keys(call.keys),
+        values(call.values),
+        dcontext(call.dcontext),
+        log_sums(call.log_sums),
+        dqueries(call.dqueries) {}
+
+  /// The rounded gradient of a head's context, from a row on.
+  [[nodiscard]] BELAY_HD head_rows<bf16> rounded(std::size_t row, unsigned head) const noexcept {
+    const head_rows<bf16> all{reinterpret_cast<bf16*>(dqueries.data), 2 * dqueries.stride};
+    return all.part(row, 2 * grid.column(head) + grid.size);
+  }
+  [[nodiscard]] BELAY_HD float& mean(std::size_t row, unsigned head) const noexcept {
+    return dqueries.row(row)[grid.column(head)];
+  }
+  /// The exponent of 2 that the sum of a query's row is.
+  [[nodiscard]] BELAY_HD float exponent(std::size_t place) const noexcept {
+    return log_sums[place] * fragment_grid::log2_of_e;
+  }
+};
+
+/// Tiles of a kernel of the backward: 64 rows of two operands, which a block has, and twice those of the others, which
+/// it goes over, 16 by 16. The scores are the inner products of the first operands, the gradients of probabilities
+/// those of the second.
+template <unsigned Size>
+struct gradient_tiles {
+  static constexpr unsigned others = 2048 / Size;
+  fragment_tile<fragment_rows, Size> own[2];
+  fragment_tile<others, Size> other[2][2];
+};
+
+/// A lane's sums of 16 rows by 16 others, of both operands.
+struct fragment_scores {
+  float of[2][2][4];
+
+  /// Sum i: the score, which is made the probability, and the gradient of that.
+  [[nodiscard]] BELAY_HD float& probability(std::size_t i) noexcept { return of[0][i / 4][i % 4]; }
+  [[nodiscard]] BELAY_HD float& gradient(std::size_t i) noexcept { return of[1][i / 4][i % 4]; }
+  /// The row of sum i in the warp's, and its column of 16.
+  [[nodiscard]] BELAY_HD static constexpr unsigned row(unsigned lane, std::size_t i) noexcept {
+    return row_in_warp(lane) + static_cast<unsigned>(i % 4 / 2) * 8;
+  }
+  [[nodiscard]] BELAY_HD static constexpr unsigned column(unsigned lane, std::size_t i) noexcept {
+    return static_cast<unsigned>(i / 4) * 8 + column_in_eight(lane) + static_cast<unsigned>(i % 2);
+  }
+};
+
+/// A warp's rows of the first `Held` operands in registers, since they are those of every product.
+template <unsigned Held, unsigned Size>
+struct held_operands {
+  bf16_pair of[Held == 0 ? 1 : Held][Size / 16][4];
+
+  template <tensor_unit Unit>
+  BELAY_HD void load(const gradient_tiles<Size>& tiles, unsigned lane) {
+    if constexpr (Held > 0) {
+      kernel::run_pack<Held * Size / 16>([&](std::size_t i) {
+        const auto which = static_cast<unsigned>(i) / (Size / 16), step = static_cast<unsigned>(i) % (Size / 16);
+        Unit::load(of[which][step], tiles.own[which].operand(lane, row_of_warp(lane), step));
+      });
+    }
+  }
+  /// The scores of the warp's rows and the 16 others from `at` on, in the tiles of a turn.
+  template <tensor_unit Unit>
+  BELAY_HD void score(fragment_scores& scores, const gradient_tiles<Size>& tiles, unsigned turn, unsigned lane,
+                      unsigned at) const {
+    kernel::run_pack<16>([&](std::size_t i) { scores.of[i / 8][i / 4 % 2][i % 4] = 0; });
+    kernel::run_pack<Size / 16>([&](std::size_t step) {
+      add<Unit, 0>(scores.of[0], tiles, turn, lane, at, static_cast<unsigned>(step));
+      add<Unit, 1>(scores.of[1], tiles, turn, lane, at, static_cast<unsigned>(step));
+    });
+  }
+
+ private:
+  template <tensor_unit Unit, unsigned Which>
+  BELAY_HD void add(float (&sums)[2][4], const gradient_tiles<Size>& tiles, unsigned turn, unsigned lane, unsigned at,
+                    unsigned step) const {
+    bf16_pair right[4];
+    Unit::load(right, tiles.other[turn][Which].operand(lane, at, step));
+    const auto add_to = [&](const bf16_pair(&left)[4]) {
+      Unit::multiply(sums[0], left, right[0], right[2]);
+      Unit::multiply(sums[1], left, right[1], right[3]);
+    };
+    if constexpr (Which < Held) {
+      add_to(of[Which][step]);
+    } else {
+      bf16_pair left[4];
+      Unit::load(left, tiles.own[Which].operand(lane, row_of_warp(lane), step));
+      add_to(left);
+    }
+  }
+};
+
+/// The part of kernels whose blocks have 64 queries of a head: they go over the keys and values that these see.
+template <tensor_unit Unit, unsigned Size>
+struct query_gradient_pass {
+  using tiles_type = gradient_tiles<Size>;
+
+  fragment_gradient_rows rows;
+
+  /// Starts to copy the queries, and the keys and values from `key` on.
+  BELAY_HD void fetch_queries(unsigned lane, tiles_type& to, const fragment_part& own) const {
+    const auto from = rows.queries.part(own.row(), rows.grid.column(own.head));
+    to.own[0].template copy<Unit>(lane, from, own.some, rows.grid.size);
+  }
+  BELAY_HD void fetch(unsigned lane, tiles_type& to, const fragment_part& own, unsigned key) const {
+    const fragment_grid& grid = rows.grid;
+    const std::size_t row = own.begin + key, column = grid.kv_column(own.head);
+    auto& tiles = to.other[key / tiles_type::others % 2];
+    tiles[0].template copy<Unit>(lane, rows.keys.part(row, column), grid.length - key, grid.size);
+    tiles[1].template copy<Unit>(lane, rows.values.part(row, column), grid.length - key, grid.size);
+    Unit::close_group();
+  }
+  /// use(lane, its registers, scores, tile of keys, where in it) of all 16 keys by 16 queries of a warp, with scores
+  /// that have been made probabilities. The first tiles have arrived.
+  template <class Block, class Use>
+  BELAY_HD void each_score(Block& block, const fragment_part& own, const Use& use) const {
+    const unsigned end = own.first + own.some;
+    block.phase([&](unsigned lane, auto& mine) {
+      mine.held.template load<Unit>(block.shared(), lane);
+      kernel::run_pack<2>([&](std::size_t half) {
+        const unsigned row = row_of_warp(lane) + fragment_scores::row(lane, 2 * half);
+        mine.exponent[half] = row < own.some ? rows.exponent(own.sums_row + own.first + row) : 0;
+      });
+    });
+    for (unsigned key = 0; key < end; key += tiles_type::others) {
+      block.phase([&](unsigned lane, auto& mine) {
+        if (key + tiles_type::others < end) fetch(lane, block.shared(), own, key + tiles_type::others);
+        const unsigned first = own.first + row_of_warp(lane), turn = key / tiles_type::others % 2;
+        kernel::run_pack<tiles_type::others / 16>([&](std::size_t j) {
+          const unsigned at = static_cast<unsigned>(j) * 16;
+          if (key + at > first) return;
+          fragment_scores scores;
+          mine.held.template score<Unit>(scores, block.shared(), turn, lane, at);
+          kernel::run_pack<8>([&](std::size_t i) {
+            float& x = scores.probability(i);
+            x = Unit::power_of_two(x * rows.grid.binary_scale() - mine.exponent[i % 4 / 2]);
+            if (key + at == first && scores.column(lane, i) > scores.row(lane, i)) x = 0;
+          });
+          use(lane, mine, scores, block.shared().other[turn][0], at);
+        });
+        Unit::template wait_but<0>();
+      });
+    }
+  }
+};
+
+/// The mean of the gradients of a row's probabilities, each weighted by itself, from the probabilities, and the rounded
+/// gradient of the context.
+template <tensor_unit Unit, unsigned Size>
+struct attention_mean_fragments {
+  using unit = Unit;
+  static constexpr unsigned lanes = fragment_lanes;
+  using shared_type = gradient_tiles<Size>;
+  struct lane_type {
+    held_operands<2, Size> held;
+    float exponent[2];
+    float mean[2];
+  };
+
+  query_gradient_pass<Unit, Size> pass;
+
+  [[nodiscard]] std::size_t blocks() const noexcept { return pass.rows.grid.blocks_of(pass.rows.grid.heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const fragment_gradient_rows& rows = pass.rows;
+    const fragment_part own = rows.grid.queries_of(index);
+    block.phase([&](unsigned lane, lane_type& mine) {
+      pass.fetch_queries(lane, block.shared(), own);
+      pass.fetch(lane, block.shared(), own, 0);
+      round_context(lane, block.shared().own[1], own);
+      for (float& mean : mine.mean) mean = 0;
+      Unit::template wait_but<0>();
+    });
+    pass.each_score(block, own, [](unsigned, lane_type& mine, fragment_scores& p, const auto&, unsigned) {
+      kernel::run_pack<8>([&](std::size_t i) { mine.mean[i % 4 / 2] += p.probability(i) * p.gradient(i); });
+    });
+    block.phase([&](unsigned lane, lane_type& mine) {
+      kernel::run_pack<2>([&](std::size_t half) {
+        const float mean = sum_of_row<Unit>(lane, mine.mean[half]);
+        const unsigned row = row_of_warp(lane) + fragment_scores::row(lane, 2 * half);
+        if (lane % 4 == 0 && row < own.some) rows.mean(own.row() + row, own.head) = mean;
+      });
+    });
+  }
+
+ private:
+  BELAY_HD void round_context(unsigned lane, fragment_tile<fragment_rows, Size>& to, const fragment_part& own) const {
+    const fragment_grid& grid = pass.rows.grid;
+    const auto from = pass.rows.dcontext.part(own.row(), grid.column(own.head));
+    const auto kept = pass.rows.rounded(own.row(), own.head);
+    to.each_piece(lane, [&](unsigned row, unsigned piece) {
+      bf16_pair pairs[4] = {0, 0, 0, 0};
+      if (row < own.some && piece * 8 < grid.size) {
+        const auto x = kernel::load_pack<8>(from.row(row), piece * 8);
+        kernel::run_pack<4>([&](std::size_t i) { pairs[i] = Unit::rounded(x.of[2 * i], x.of[2 * i + 1]); });
+        Unit::store(kept.row(row) + piece * 8, pairs);
+      }
+      Unit::put(to.data + to.place(row, piece), pairs);
+    });
+  }
+};
+
+/// The gradients of queries, in place of the means.
+template <tensor_unit Unit, unsigned Size>
+struct attention_query_gradient_fragments {
+  using unit = Unit;
+  static constexpr unsigned lanes = fragment_lanes;
+  using shared_type = gradient_tiles<Size>;
+  struct lane_type {
+    held_operands<Size <= 64 ? 2 : 1, Size> held;
+    float exponent[2];
+    float mean[2];
+    float sum[Size / 8][4];
+  };
+
+  query_gradient_pass<Unit, Size> pass;
+
+  [[nodiscard]] std::size_t blocks() const noexcept { return pass.rows.grid.blocks_of(pass.rows.grid.heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const fragment_gradient_rows& rows = pass.rows;
+    const fragment_part own = rows.grid.queries_of(index);
+    block.phase([&](unsigned lane, lane_type& mine) {
+      pass.fetch_queries(lane, block.shared(), own);
+      const head_rows<bf16> dcontext = rows.rounded(own.row(), own.head);
+      block.shared().own[1].template copy<Unit>(lane, dcontext, own.some, rows.grid.size);
+      pass.fetch(lane, block.shared(), own, 0);
+      kernel::run_pack<2>([&](std::size_t half) {
+        const unsigned row = row_of_warp(lane) + fragment_scores::row(lane, 2 * half);
+        mine.mean[half] = row < own.some ? rows.mean(own.row() + row, own.head) : 0;
+      });
+      for (auto& sums : mine.sum)
+        for (float& sum : sums) sum = 0;
+      Unit::template wait_but<0>();
+    });
+    pass.each_score(block, own, [](unsigned lane, lane_type& mine, fragment_scores& p, const auto& keys, unsigned at) {
+      kernel::run_pack<8>([&](std::size_t i) { p.probability(i) *= p.gradient(i) - mine.mean[i % 4 / 2]; });
+      keys.template add_product<Unit>(lane, mine.sum, p.of[0], at);
+    });
+    block.phase([&](unsigned lane, lane_type& mine) {
+      const auto to = rows.dqueries.part(own.row(), rows.grid.column(own.head));
+      store_sums<Size>(lane, mine.sum, to, own.some, rows.grid.size, rows.grid.scale);
+    });
+  }
+};
+
+/// The gradients of keys and values. A block has 64 keys of one head, and goes over the queries that see them of all
+/// heads that share it, in order.
+template <tensor_unit Unit, unsigned Size>
+struct attention_key_gradient_fragments {
+  using unit = Unit;
+  static constexpr unsigned lanes = fragment_lanes;
+  using shared_type = gradient_tiles<Size>;
+  static constexpr unsigned others = shared_type::others;
+  struct lane_type {
+    held_operands<Size <= 64 ? 2 : 0, Size> held;
+    float of_key[Size / 8][4];
+    float of_value[Size / 8][4];
+    float exponent;  // of 2 that the sum is of one query of the tile, and its mean
+    float mean;
+  };
+
+  fragment_gradient_rows rows;
+  head_rows<float> dkeys;
+  head_rows<float> dvalues;
+
+  [[nodiscard]] std::size_t blocks() const noexcept { return rows.grid.blocks_of(rows.grid.kv_heads); }
+
+  template <kernel::block Block>
+  BELAY_HD void operator()(Block& block, std::size_t index) const {
+    const fragment_grid& grid = rows.grid;
+    const fragment_part own = grid.keys_of(index);
+    const std::size_t column = grid.column(own.head);
+    const unsigned end = (own.head + 1) * grid.heads_each();
+    asking_tile asking{own.head * grid.heads_each(), own.first, 0};
+    block.phase([&](unsigned lane, lane_type& mine) {
+      auto& tiles = block.shared();
+      tiles.own[0].template copy<Unit>(lane, rows.keys.part(own.row(), column), own.some, grid.size);
+      tiles.own[1].template copy<Unit>(lane, rows.values.part(own.row(), column), own.some, grid.size);
+      fetch(lane, tiles, mine, own, asking);
+      for (auto& sums : mine.of_key)
+        for (float& sum : sums) sum = 0;
+      for (auto& sums : mine.of_value)
+        for (float& sum : sums) sum = 0;
+      Unit::template wait_but<0>();
+    });
+    block.phase([&](unsigned lane, lane_type& mine) { mine.held.template load<Unit>(block.shared(), lane); });
+    while (asking.head < end) {
+      const asking_tile next = asking.next(own.first, grid.length);
+      block.phase([&](unsigned lane, lane_type& mine) {
+        const float exponent = mine.exponent, mean = mine.mean;
+        if (next.head < end) fetch(lane, block.shared(), mine, own, next);
+        kernel::run_pack<others / 16>([&](std::size_t j) {
+          const unsigned at = static_cast<unsigned>(j) * 16, key = own.first + row_of_warp(lane);
+          if (asking.query + at < key) return;
+          fragment_scores p;
+          mine.held.template score<Unit>(p, block.shared(), asking.turn, lane, at);
+          weigh(lane, p, exponent, mean, at, asking.query + at, key);
+          block.shared().other[asking.turn][1].template add_product<Unit>(lane, mine.of_value, p.of[0], at);
+          block.shared().other[asking.turn][0].template add_product<Unit>(lane, mine.of_key, p.of[1], at);
+        });
+        Unit::template wait_but<0>();
+      });
+      asking = next;
+    }
+    block.phase([&](unsigned lane, lane_type& mine) {
+      store_sums<Size>(lane, mine.of_key, dkeys.part(own.row(), column), own.some, grid.size, grid.scale);
+      store_sums<Size>(lane, mine.of_value, dvalues.part(own.row(), column), own.some, grid.size, 1);
+    });
+  }
+
+ private:
+  // A tile of queries of a head, and which of two tiles in memory it has.
+  struct asking_tile {
+    unsigned head;
+    unsigned query;
+    unsigned turn;
+
+    [[nodiscard]] BELAY_HD asking_tile next(unsigned first, unsigned length) const noexcept {
+      return length - query > others ? asking_tile{head, query + others, turn ^ 1}
+                                     : asking_tile{head + 1, first, turn ^ 1};
+    }
+  };
+  // Starts to copy a tile, and loads the numbers of one of its queries, which the other lanes of the warp ask this one
+  // for. A query that is none has no probabilities.
+  BELAY_HD void fetch(unsigned lane, shared_type& to, lane_type& mine, const fragment_part& own,
+                      const asking_tile& tile) const {
+    const fragment_grid& grid = rows.grid;
+    const std::size_t row = own.begin + tile.query;
+    const unsigned some = grid.length - tile.query, query = lane % others;
+    const head_rows<bf16> dcontext = rows.rounded(row, tile.head);
+    auto& tiles = to.other[tile.turn];
+    tiles[0].template copy<Unit>(lane, rows.queries.part(row, grid.column(tile.head)), some, grid.size);
+    tiles[1].template copy<Unit>(lane, dcontext, some, grid.size);
+    Unit::close_group();
+    const std::size_t first = own.begin * grid.heads + std::size_t{tile.head} * grid.length + tile.query;
+    mine.exponent = query < some ? rows.exponent(first + query) : infinite<float>;
+    mine.mean = query < some ? rows.mean(row + query, tile.head) : 0;
+  }
+  // Makes scores of queries from `query` on and keys from `key` on probabilities, and gradients of these those of the
+  // scores.
+  BELAY_HD void weigh(unsigned lane, fragment_scores& p, float exponent, float mean, unsigned at, unsigned query,
+                      unsigned key) const {
+    kernel::run_pack<4>([&](std::size_t i) {
+      // The lane has sums of four queries, each with two of its keys.
+      const std::size_t first = i / 2 * 4 + i % 2;
+      const float its_exponent = Unit::from(at + p.column(lane, first), exponent);
+      const float its_mean = Unit::from(at + p.column(lane, first), mean);
+      kernel::run_pack<2>([&](std::size_t half) {
+        const std::size_t sum = first + 2 * half;
+        float& x = p.probability(sum);
+        x = Unit::power_of_two(x * rows.grid.binary_scale() - its_exponent);
+        if (query == key && p.column(lane, sum) < p.row(lane, sum)) x = 0;
+        p.gradient(sum) = x * (p.gradient(sum) - its_mean);
+      });
     });
   }
 };
@@ -326,6 +700,10 @@ template <class T>
   return are_fragments(call.sizes) && has_packs(call.queries) && has_packs(call.keys) && has_packs(call.values) &&
          has_packs(call.context);
 }
+[[nodiscard]] inline bool are_fragments(const attention_gradient_call<bf16>& call) noexcept {
+  return are_fragments(call.sizes) && has_packs(call.queries) && has_packs(call.keys) && has_packs(call.values) &&
+         has_packs(call.dcontext) && has_packs(call.dqueries) && has_packs(call.dkeys) && has_packs(call.dvalues);
+}
 
 /// Queues the forward, by tensor cores where they take it; false where `by` could not.
 template <tensor_unit Unit, class By, class T>
@@ -338,8 +716,19 @@ bool queue_attention(By& by, const attention_call<T>& call) {
   return queue_attention_tiles(by, call);
 }
 /// Queues the backward, one kernel after the other.
+template <tensor_unit Unit, unsigned Size, class By>
+bool queue_fragments(By& by, const attention_gradient_call<bf16>& call) {
+  const fragment_gradient_rows rows(call);
+  return by.blocks(attention_mean_fragments<Unit, Size>{{rows}}) &&
+         by.blocks(attention_key_gradient_fragments<Unit, Size>{rows, call.dkeys, call.dvalues}) &&
+         by.blocks(attention_query_gradient_fragments<Unit, Size>{{rows}});
+}
 template <tensor_unit Unit, class By, class T>
 bool queue_attention(By& by, const attention_gradient_call<T>& call) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (are_fragments(call))
+      return call.sizes.head_size <= 64 ? queue_fragments<Unit, 64>(by, call) : queue_fragments<Unit, 128>(by, call);
+  }
   return queue_attention_tiles(by, call);
 }
 

@@ -38,6 +38,9 @@ using bf16_pair = std::uint32_t;
 /// device to memory of the block, both aligned to 16 bytes. `close_group` ends a group of such copies, `wait_but<N>`
 /// waits for all groups of this lane but the last N.
 ///
+/// `store(to, pairs)` writes 8 elements, or those of one pair, to memory of the device that is aligned for them, `put`
+/// 8 elements to memory of the block.
+///
 /// `from(l, x)` is the x that lane l of the warp gives. `rounded(x, y)` rounds two numbers to elements.
 /// `power_of_two(x)` is 2^x within 2^-22 of itself, 0 for minus infinity and below the normal range.
 template <class U>
@@ -49,6 +52,9 @@ concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4]
   U::copy(to, from, count);
   U::close_group();
   U::template wait_but<1>();
+  U::put(to, read);
+  U::store(to, read);
+  U::store(to, read[0]);
   { U::from(count, number) } -> std::same_as<float>;
   { U::rounded(number, number) } -> std::same_as<bf16_pair>;
   { U::power_of_two(number) } -> std::same_as<float>;
@@ -86,6 +92,20 @@ struct tensor_warp {
   __device__ static void wait_but() noexcept {
     asm volatile("cp.async.wait_group %0;" ::"n"(Others) : "memory");
   }
+  __device__ static void put(bf16* to, const bf16_pair (&from)[4]) noexcept {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(in_block(to)), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+  }
+  // Four stores of 32 bits is what is made of one in C++.
+  __device__ static void store(bf16* to, const bf16_pair (&from)[4]) noexcept {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(to)), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+  }
+  __device__ static void store(bf16* to, bf16_pair from) noexcept { *reinterpret_cast<bf16_pair*>(to) = from; }
   [[nodiscard]] __device__ static float from(unsigned other, float value) noexcept {
     return __shfl_sync(0xffffffffU, value, static_cast<int>(other));
   }
@@ -113,6 +133,9 @@ struct tensor_warp {
   BELAY_HD static void close_group() noexcept {}
   template <int>
   BELAY_HD static void wait_but() noexcept {}
+  BELAY_HD static void put(bf16*, const bf16_pair (&)[4]) noexcept {}
+  BELAY_HD static void store(bf16*, const bf16_pair (&)[4]) noexcept {}
+  BELAY_HD static void store(bf16*, bf16_pair) noexcept {}
   [[nodiscard]] BELAY_HD static float from(unsigned, float value) noexcept { return value; }
   [[nodiscard]] BELAY_HD static bf16_pair rounded(float, float) noexcept { return 0; }
   [[nodiscard]] BELAY_HD static float power_of_two(float x) noexcept { return x; }
