@@ -6,7 +6,7 @@
 # memory and none of an address space that is not known; in what computes with fragments tensor cores, and copies of 16
 # bytes.
 set(most 168)
-set(most_of_two_gradients 248)  # a lane has sums of both, of 128 columns: two blocks of 128 lanes on a multiprocessor
+set(most_of_two_gradients 240)  # a lane has sums of both, of 128 columns: two blocks of 128 lanes on a multiprocessor
 file(MAKE_DIRECTORY ${work})
 set(flags -std=c++20 -O3 -DNDEBUG -arch=sm_90 --expt-relaxed-constexpr)
 foreach(folder IN LISTS includes)

@@ -184,6 +184,7 @@ struct tensor_fibers {
   static pair rounded(float first, float second) {
     return belay::bf16(first).bits() | static_cast<pair>(belay::bf16(second).bits()) << 16;
   }
+  static float larger(float x, float y) { return std::fmax(x, y); }
   static float power_of_two(float x) { return std::exp2(x); }
 
  private:

@@ -44,27 +44,31 @@ struct fragment_tile {
   [[nodiscard]] BELAY_HD static constexpr unsigned place(unsigned row, unsigned piece) noexcept {
     return row * Size + (piece ^ row % 8) * 8;
   }
-  /// visit(row, piece) of the lane's pieces.
+  /// Pieces of a row; rows from one piece of a lane to its next, which lies in the same column.
+  static constexpr unsigned pieces = Size / 8, row_step = fragment_lanes / pieces;
+
+  /// visit(row, piece, i) of the lane's piece i.
   template <class Visit>
   BELAY_HD static void each_piece(unsigned lane, const Visit& visit) {
-    constexpr unsigned pieces = Size / 8;
-    kernel::run_pack<Rows * pieces / fragment_lanes>([&](std::size_t i) {
-      const unsigned at = lane + static_cast<unsigned>(i) * fragment_lanes;
-      visit(at / pieces, at % pieces);
-    });
+    kernel::run_pack<Rows / row_step>(
+        [&](std::size_t i) { visit(lane / pieces + static_cast<unsigned>(i) * row_step, lane % pieces, i); });
   }
   /// Starts to copy `some` rows of `size` columns; what is beyond becomes zero.
   template <tensor_unit Unit, class T>
   BELAY_HD void copy(unsigned lane, head_rows<T> from, unsigned some, unsigned size) {
-    each_piece(lane, [&](unsigned row, unsigned piece) {
-      const bool within = row < some && piece * 8 < size;
-      Unit::copy(data + place(row, piece), within ? from.row(row) + piece * 8 : from.data, within ? 8 : 0);
+    const std::size_t step = row_step * from.stride;
+    const T* const first = from.row(lane / pieces) + lane % pieces * 8;
+    each_piece(lane, [&](unsigned row, unsigned piece, std::size_t i) {
+      Unit::copy(data + place(row, piece), first + i * step, row < some && piece * 8 < size ? 8 : 0);
     });
   }
-  /// Where the lane's row begins of 16 rows from `row` on, in columns from 16 * step on: an operand of a product, of
-  /// the left side or, as the transpose, of the right one.
-  [[nodiscard]] BELAY_HD const bf16* operand(unsigned lane, unsigned row, unsigned step) const noexcept {
-    return data + (row + lane % 16) * Size + ((2 * step) ^ (lane / 16 % 2) ^ (lane % 8)) * 8;
+  /// Where the lane loads, of 16 rows from `row` on, a multiple of 16, in columns from 16 * step on: `left_row` for a
+  /// left operand, or transposed for a right one; `right_row` for the transpose of a right operand.
+  [[nodiscard]] BELAY_HD const bf16* left_row(unsigned lane, unsigned row, unsigned step) const noexcept {
+    return data + row * Size + (place(lane % 16, lane / 16 % 2) ^ 16 * step);
+  }
+  [[nodiscard]] BELAY_HD const bf16* right_row(unsigned lane, unsigned row, unsigned step) const noexcept {
+    return data + row * Size + (place(lane % 8 + lane / 16 % 2 * 8, lane / 8 % 2) ^ 16 * step);
   }
   /// sums += left, which are 16 x 16 sums and are rounded, * the 16 rows from `row` on.
   template <tensor_unit Unit>
@@ -73,7 +77,7 @@ struct fragment_tile {
                                   Unit::rounded(left[1][0], left[1][1]), Unit::rounded(left[1][2], left[1][3])};
     kernel::run_pack<Size / 16>([&](std::size_t step) {
       bf16_pair right[4];
-      Unit::load_transposed(right, operand(lane, row, static_cast<unsigned>(step)));
+      Unit::load_transposed(right, left_row(lane, row, static_cast<unsigned>(step)));
       Unit::multiply(sums[2 * step], rounded, right[0], right[1]);
       Unit::multiply(sums[2 * step + 1], rounded, right[2], right[3]);
     });
@@ -88,10 +92,8 @@ template <tensor_unit Unit>
 }
 template <tensor_unit Unit>
 [[nodiscard]] BELAY_HD float largest_of_row(unsigned lane, float x) {
-  float other = Unit::from(lane % 32 ^ 1, x);
-  x = other > x ? other : x;
-  other = Unit::from(lane % 32 ^ 2, x);
-  return other > x ? other : x;
+  x = Unit::larger(x, Unit::from(lane % 32 ^ 1, x));
+  return Unit::larger(x, Unit::from(lane % 32 ^ 2, x));
 }
 /// store(row of the block, column, x, y) of the lane's sums, in pairs, for `some` rows and `size` columns.
 template <unsigned Size, class Store>
@@ -223,7 +225,7 @@ struct attention_fragments {
     block.phase([&](unsigned lane, lane_type& mine) {
       kernel::run_pack<Size / 16>([&](std::size_t step) {
         Unit::load(mine.query[step],
-                   block.shared().queries.operand(lane, row_of_warp(lane), static_cast<unsigned>(step)));
+                   block.shared().queries.left_row(lane, row_of_warp(lane), static_cast<unsigned>(step)));
       });
     });
     for (unsigned key = 0; key < end; key += others) {
@@ -256,9 +258,9 @@ struct attention_fragments {
       kernel::run_pack<others / 16>([&](std::size_t j) {
         bf16_pair right[4];
         Unit::load(right,
-                   from.keys[turn(key)].operand(lane, static_cast<unsigned>(j) * 16, static_cast<unsigned>(step)));
-        Unit::multiply(score[j][0], mine.query[step], right[0], right[2]);
-        Unit::multiply(score[j][1], mine.query[step], right[1], right[3]);
+                   from.keys[turn(key)].right_row(lane, static_cast<unsigned>(j) * 16, static_cast<unsigned>(step)));
+        Unit::multiply(score[j][0], mine.query[step], right[0], right[1]);
+        Unit::multiply(score[j][1], mine.query[step], right[2], right[3]);
       });
     });
     const unsigned query = first + row_of_warp(lane) + row_in_warp(lane);
@@ -277,10 +279,8 @@ struct attention_fragments {
   // Makes the scores of one of the lane's rows probabilities, beside the largest score so far.
   BELAY_HD void weigh(unsigned lane, lane_type& mine, float (&score)[others / 16][2][4], std::size_t half) const {
     float largest = mine.largest[half];
-    kernel::run_pack<others / 4>([&](std::size_t i) {
-      const float x = score[i / 4][i / 2 % 2][2 * half + i % 2];
-      largest = x > largest ? x : largest;
-    });
+    kernel::run_pack<others / 4>(
+        [&](std::size_t i) { largest = Unit::larger(largest, score[i / 4][i / 2 % 2][2 * half + i % 2]); });
     largest = largest_of_row<Unit>(lane, largest);
     const float factor = grid.binary_scale(), offset = largest * factor;
     const float kept = Unit::power_of_two(mine.largest[half] * factor - offset);
@@ -381,7 +381,7 @@ struct held_operands {
     if constexpr (Held > 0) {
       kernel::run_pack<Held * Size / 16>([&](std::size_t i) {
         const auto which = static_cast<unsigned>(i) / (Size / 16), step = static_cast<unsigned>(i) % (Size / 16);
-        Unit::load(of[which][step], tiles.own[which].operand(lane, row_of_warp(lane), step));
+        Unit::load(of[which][step], tiles.own[which].left_row(lane, row_of_warp(lane), step));
       });
     }
   }
@@ -401,16 +401,16 @@ struct held_operands {
   BELAY_HD void add(float (&sums)[2][4], const gradient_tiles<Size>& tiles, unsigned turn, unsigned lane, unsigned at,
                     unsigned step) const {
     bf16_pair right[4];
-    Unit::load(right, tiles.other[turn][Which].operand(lane, at, step));
+    Unit::load(right, tiles.other[turn][Which].right_row(lane, at, step));
     const auto add_to = [&](const bf16_pair(&left)[4]) {
-      Unit::multiply(sums[0], left, right[0], right[2]);
-      Unit::multiply(sums[1], left, right[1], right[3]);
+      Unit::multiply(sums[0], left, right[0], right[1]);
+      Unit::multiply(sums[1], left, right[2], right[3]);
     };
     if constexpr (Which < Held) {
       add_to(of[Which][step]);
     } else {
       bf16_pair left[4];
-      Unit::load(left, tiles.own[Which].operand(lane, row_of_warp(lane), step));
+      Unit::load(left, tiles.own[Which].left_row(lane, row_of_warp(lane), step));
       add_to(left);
     }
   }
@@ -515,7 +515,7 @@ struct attention_mean_fragments {
     const fragment_grid& grid = pass.rows.grid;
     const auto from = pass.rows.dcontext.part(own.row(), grid.column(own.head));
     const auto kept = pass.rows.rounded(own.row(), own.head);
-    to.each_piece(lane, [&](unsigned row, unsigned piece) {
+    to.each_piece(lane, [&](unsigned row, unsigned piece, std::size_t) {
       bf16_pair pairs[4] = {0, 0, 0, 0};
       if (row < own.some && piece * 8 < grid.size) {
         const auto x = kernel::load_pack<8>(from.row(row), piece * 8);

@@ -35,14 +35,14 @@ using bf16_pair = std::uint32_t;
 /// the next.
 ///
 /// `copy(to, from, count)` starts to copy 8 elements, of which those from `count` on are zeros, from memory of the
-/// device to memory of the block, both aligned to 16 bytes. `close_group` ends a group of such copies, `wait_but<N>`
-/// waits for all groups of this lane but the last N.
+/// device to memory of the block, both aligned to 16 bytes; for a count of 0 it reads nothing. `close_group` ends a
+/// group of such copies, `wait_but<N>` waits for all groups of this lane but the last N.
 ///
 /// `store(to, pairs)` writes 8 elements, or those of one pair, to memory of the device that is aligned for them, `put`
 /// 8 elements to memory of the block.
 ///
-/// `from(l, x)` is the x that lane l of the warp gives. `rounded(x, y)` rounds two numbers to elements.
-/// `power_of_two(x)` is 2^x within 2^-22 of itself, 0 for minus infinity and below the normal range.
+/// `from(l, x)` is the x that lane l of the warp gives. `rounded(x, y)` rounds two numbers to elements. `larger(x, y)`
+/// is a number where one of them is. `power_of_two(x)` is 2^x within 2^-22 of itself, 0 below the normal range.
 template <class U>
 concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4], float (&sums)[4], bf16* to,
                                const bf16* from, unsigned count, float number) {
@@ -57,6 +57,7 @@ concept tensor_unit = requires(bf16_pair (&words)[4], const bf16_pair (&read)[4]
   U::store(to, read[0]);
   { U::from(count, number) } -> std::same_as<float>;
   { U::rounded(number, number) } -> std::same_as<bf16_pair>;
+  { U::larger(number, number) } -> std::same_as<float>;
   { U::power_of_two(number) } -> std::same_as<float>;
 };
 
@@ -114,6 +115,7 @@ struct tensor_warp {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
     return out;
   }
+  [[nodiscard]] __device__ static float larger(float x, float y) noexcept { return fmaxf(x, y); }
   [[nodiscard]] __device__ static float power_of_two(float x) noexcept {
     float out;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
@@ -138,6 +140,7 @@ struct tensor_warp {
   BELAY_HD static void store(bf16*, bf16_pair) noexcept {}
   [[nodiscard]] BELAY_HD static float from(unsigned, float value) noexcept { return value; }
   [[nodiscard]] BELAY_HD static bf16_pair rounded(float, float) noexcept { return 0; }
+  [[nodiscard]] BELAY_HD static float larger(float x, float) noexcept { return x; }
   [[nodiscard]] BELAY_HD static float power_of_two(float x) noexcept { return x; }
 #endif
 };
