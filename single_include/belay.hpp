@@ -10948,7 +10948,7 @@ BELAY_HD void store_pack(const pack_of<T, Count>& from, T* array, std::size_t fi
   for (std::size_t i = 0; i < Count; ++i) array[first + i] = from.of[i];
 #endif
 }
-/// f(0) ... f(Count - 1), of a kernel whose arrays are packs.
+/// f(0) ... f(Count - 1), unrolled on a device, so that what they index may be registers.
 template <std::size_t Count, indexed F>
 BELAY_HD void run_pack(const F& f) noexcept {
 #if defined(__CUDA_ARCH__)

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "belay/backend/cuda/attention_fragments.hpp"
 #include "belay/backend/cuda/attention_tiles.hpp"
 #include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
 #include "belay/backend/cuda/reduced_slots.hpp"
+#include "belay/backend/cuda/tensor_warp.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/kernel.hpp"
 #include "belay/parallel/experts/row_kernels.hpp"
@@ -47,6 +49,16 @@ template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_e
 template __global__ void run_rows(std::size_t, pushed_rows<bf16>);
 template __global__ void run_rows(std::size_t, pulled_rows<bf16, float>);
 template __global__ void run_rows(std::size_t, returned_rows<bf16, float>);
+
+// Fragments.
+template __global__ void run_blocks(std::size_t, attention_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_mean_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_mean_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_fragments<tensor_warp, 128>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_fragments<tensor_warp, 64>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_fragments<tensor_warp, 128>);
 
 // Tiles.
 template __global__ void run_blocks(std::size_t, attention_tiles<bf16>);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,19 +57,17 @@ class fibers {
     running_ = nullptr;
   }
 
-  /// What the lanes of a warp give each other. Between two meetings a lane writes what it gives, between the next two
-  /// it reads what others gave.
-  struct exchange {
-    std::array<std::uint64_t, warp> words;
-    float left[16][16];
-    float right[8][16];
-  };
-  [[nodiscard]] static exchange& of_warp() { return running_->warps_[running_->current_ / warp].given; }
-  static void meet() {
+  static constexpr std::size_t most_words = 6;
+  using words_type = std::array<std::array<std::uint64_t, most_words>, warp>;
+  /// The words that all lanes of this one's warp give, by lane; a lane may read them until its next meeting.
+  static const words_type& exchanged(const std::array<std::uint64_t, most_words>& mine) {
     fibers& all = *running_;
-    ++all.lanes_[all.current_].meetings;
-    ++all.warps_[all.current_ / warp].arrived;
-    swapcontext(&all.lanes_[all.current_].context, &all.scheduler_);
+    warp_state& its = all.warps_[all.current_ / warp];
+    const unsigned lane = all.current_;
+    words_type& words = its.words[all.lanes_[lane].meetings % 2];  // those of the meeting before may still be read
+    words[lane % warp] = mine;
+    all.meet(lane);
+    return words;
   }
   [[nodiscard]] static unsigned lane_of_warp() { return running_->current_ % warp; }
 
@@ -90,7 +89,7 @@ class fibers {
     bool ended = true;
   };
   struct warp_state {
-    exchange given{};
+    std::array<words_type, 2> words{};
     std::uint64_t arrived = 0;
   };
 
@@ -113,6 +112,11 @@ class fibers {
   }
   // Meeting m of a warp is over when all lanes have come to it.
   [[nodiscard]] bool waits(unsigned lane) const { return warps_[lane / warp].arrived < lanes_[lane].meetings * warp; }
+  void meet(unsigned lane) {
+    ++lanes_[lane].meetings;
+    ++warps_[lane / warp].arrived;
+    swapcontext(&lanes_[lane].context, &scheduler_);
+  }
 
   static inline thread_local fibers* running_ = nullptr;
   std::mt19937_64 random_;
@@ -130,25 +134,22 @@ struct tensor_fibers {
   using pair = belay::cuda::bf16_pair;
   using block_address = belay::bf16*;
 
-  static block_address address_of(belay::bf16* memory) { return memory; }
-
   static void load(pair (&to)[4], const belay::bf16* row) { load_matrices(to, row, 1, 0); }
   static void load_transposed(pair (&to)[4], const belay::bf16* row) { load_matrices(to, row, 0, 1); }
 
   static void multiply(float (&sums)[4], const pair (&a)[4], pair b0, pair b1) {
+    const auto& all = fibers::exchanged({a[0], a[1], a[2], a[3], b0, b1});
     const unsigned lane = fibers::lane_of_warp();
-    auto& given = fibers::of_warp();
-    for (unsigned e = 0; e < 2; ++e) {
-      const unsigned k = 2 * (lane % 4) + e;
-      for (unsigned m = 0; m < 4; ++m) given.left[lane / 4 + m % 2 * 8][k + m / 2 * 8] = half(a[m], e);
-      given.right[lane / 4][k] = half(b0, e);
-      given.right[lane / 4][k + 8] = half(b1, e);
+    for (unsigned s = 0; s < 4; ++s) {
+      const unsigned row = lane / 4 + 8 * (s / 2), column = 2 * (lane % 4) + s % 2;
+      for (unsigned k = 0; k < 16; k += 2) {
+        const unsigned place = k % 8 / 2, high = k / 8;
+        const std::uint64_t left = all[row % 8 * 4 + place][row / 8 + 2 * high];
+        const std::uint64_t right = all[column * 4 + place][4 + high];
+        sums[s] += half(left, 0) * half(right, 0);
+        sums[s] += half(left, 1) * half(right, 1);
+      }
     }
-    fibers::meet();
-    for (unsigned s = 0; s < 4; ++s)
-      for (unsigned k = 0; k < 16; ++k)
-        sums[s] += given.left[lane / 4 + s / 2 * 8][k] * given.right[2 * (lane % 4) + s % 2][k];
-    fibers::meet();
   }
 
   static void copy(belay::bf16* to, const belay::bf16* from, unsigned count) {
@@ -166,30 +167,33 @@ struct tensor_fibers {
         for (unsigned i = 0; i < 8; ++i) each.to[i] = i < each.count ? each.from[i] : belay::bf16(0.0F);
   }
 
+  static void store(belay::bf16* to, const pair (&from)[4]) {
+    aligned(to);
+    std::memcpy(static_cast<void*>(to), from, sizeof from);
+  }
+  static void put(belay::bf16* to, const pair (&from)[4]) { store(to, from); }
+  static void store(belay::bf16* to, pair from) { std::memcpy(static_cast<void*>(to), &from, sizeof from); }
+
   /// What lane `other` of the warp gives.
   static float from(unsigned other, float value) {
-    const auto words = exchanged(value);
-    float got = 0;
-    std::memcpy(&got, &words[other], sizeof got);
-    return got;
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits = static_cast<std::uint32_t>(fibers::exchanged({bits})[other][0]);
+    std::memcpy(&value, &bits, sizeof bits);
+    return value;
   }
+  static pair rounded(float first, float second) {
+    return belay::bf16(first).bits() | static_cast<pair>(belay::bf16(second).bits()) << 16;
+  }
+  static float larger(float x, float y) { return std::fmax(x, y); }
+  static float power_of_two(float x) { return std::exp2(x); }
 
  private:
   static void aligned(const void* address) {
     if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) throw std::logic_error("an address off 16 bytes");
   }
-  // What all lanes of the warp give, by lane.
-  template <class T>
-  static std::array<std::uint64_t, fibers::warp> exchanged(const T& mine) {
-    static_assert(sizeof mine <= sizeof(std::uint64_t));
-    std::memcpy(&fibers::of_warp().words[fibers::lane_of_warp()], &mine, sizeof mine);
-    fibers::meet();
-    const auto words = fibers::of_warp().words;
-    fibers::meet();
-    return words;
-  }
-  static float half(pair word, unsigned which) {
-    const std::uint32_t bits = word >> (16 * which) << 16;
+  static float half(std::uint64_t word, unsigned which) {
+    const auto bits = static_cast<std::uint32_t>(word >> (16 * which)) << 16;
     float value = 0;
     std::memcpy(&value, &bits, sizeof value);
     return value;
@@ -197,13 +201,13 @@ struct tensor_fibers {
   // Elements of a matrix are `along` apart in the lane's row of it, or `across` rows.
   static void load_matrices(pair (&to)[4], const belay::bf16* row, unsigned along, unsigned across) {
     aligned(row);
-    const auto rows = exchanged(row);
+    const auto& rows = fibers::exchanged({reinterpret_cast<std::uintptr_t>(row)});
     const unsigned lane = fibers::lane_of_warp();
     for (unsigned m = 0; m < 4; ++m) {
       to[m] = 0;
       for (unsigned e = 0; e < 2; ++e) {
         const unsigned first = lane / 4, second = 2 * (lane % 4) + e;
-        const auto* memory = reinterpret_cast<const belay::bf16*>(rows[8 * m + first * along + second * across]);
+        const auto* memory = reinterpret_cast<const belay::bf16*>(rows[8 * m + first * along + second * across][0]);
         std::uint16_t bits = 0;
         std::memcpy(&bits, memory + second * along + first * across, sizeof bits);
         to[m] |= static_cast<pair>(bits) << (16 * e);

@@ -42,11 +42,11 @@ struct tiled_kit : belay::host_kit<> {
 
   template <class T>
   void attention(const belay::attention_call<T>& call) {
-    calls += belay::cuda::queue_attention(by, call);
+    calls += belay::cuda::queue_attention_tiles(by, call);
   }
   template <class T>
   void attention(const belay::attention_gradient_call<T>& call) {
-    calls += belay::cuda::queue_attention(by, call);
+    calls += belay::cuda::queue_attention_tiles(by, call);
   }
 };
 

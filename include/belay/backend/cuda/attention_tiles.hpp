@@ -6,7 +6,7 @@
 // and goes over the queries that see them, one for queries. All sums have a fixed order. Heads may have any size: of
 // one that is larger than a block's columns, scores are computed again for each range of columns.
 //
-//   belay::cuda::queue_attention(by, call);  // by.blocks(kernel), by.teams(count, kernel)
+//   belay::cuda::queue_attention_tiles(by, call);  // by.blocks(kernel), by.teams(count, kernel)
 // IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
 #pragma once
 
@@ -520,12 +520,12 @@ struct attention_query_gradient_tiles {
 
 /// Queues the forward; false where `by` could not.
 template <class By, class T>
-bool queue_attention(By& by, const attention_call<T>& call) {
+bool queue_attention_tiles(By& by, const attention_call<T>& call) {
   return by.blocks(attention_tiles<T>(call));
 }
 /// Queues the backward, one kernel after the other.
 template <class By, class T>
-bool queue_attention(By& by, const attention_gradient_call<T>& call) {
+bool queue_attention_tiles(By& by, const attention_gradient_call<T>& call) {
   const attention_gradient_rows<T> rows(call);
   bool queued = false;
   if constexpr (kernel::real<T>)

@@ -21,7 +21,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "belay/backend/cuda/attention_tiles.hpp"
+#include "belay/backend/cuda/attention_fragments.hpp"
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/grouped_tiles.hpp"
@@ -272,17 +272,17 @@ class runtime_api {
     queue_grouped<tensor_warp>(by, call, found);
     return told("a kernel's launch", by.launched);
   }
-  /// By Belay's tiles: forward, with the logarithms of sums, and backward.
+  /// By Belay's fragments or tiles: forward, with the logarithms of sums, and backward.
   template <class T>
   [[nodiscard]] status_type attention(stream_type on, const attention_call<T>& call) const {
     queued_kernels by{on.order};
-    queue_attention(by, call);
+    queue_attention<tensor_warp>(by, call);
     return told("a kernel's launch", by.launched);
   }
   template <class T>
   [[nodiscard]] status_type attention(stream_type on, const attention_gradient_call<T>& call) const {
     queued_kernels by{on.order};
-    queue_attention(by, call);
+    queue_attention<tensor_warp>(by, call);
     return told("a kernel's launch", by.launched);
   }
   /// By CUB, in sorting.cu, in `room`, which is no workspace of products.

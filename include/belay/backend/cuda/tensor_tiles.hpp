@@ -104,9 +104,10 @@ class panel_copies {
     }
   }
 
-  /// Starts to copy, or copies, the lane's chunks of the next panel to that at `elements`. What is beyond the operand
+  /// Starts to copy, or copies, the lane's chunks of the next panel to that at `memory`. What is beyond the operand
   /// is zeros.
-  BELAY_HD void next(typename Unit::block_address elements, bf16* memory, std::size_t stride) noexcept {
+  BELAY_HD void next(bf16* memory, std::size_t stride) noexcept {
+    const typename Unit::block_address elements = memory;
     for (unsigned c = 0; c < chunks; ++c) {
       const bf16* const from = from_ + c * lines_apart * stride;
       const unsigned to = place_ + c * lines_apart * panel::length;
@@ -173,8 +174,8 @@ struct tensor_tiles {
     const unsigned steps = static_cast<unsigned>(tiles_of(a.width(), depth));
     const auto fetch = [&](auto& own, unsigned step, unsigned slot) {
       if (step < steps) {
-        own.a.next(Unit::address_of(memory[slot].a.elements), memory[slot].a.elements, a.stride);
-        own.b.next(Unit::address_of(memory[slot].b.elements), memory[slot].b.elements, b.stride);
+        own.a.next(memory[slot].a.elements, a.stride);
+        own.b.next(memory[slot].b.elements, b.stride);
       }
       Unit::close_group();
     };
@@ -224,7 +225,7 @@ struct tensor_tiles {
 
   template <class Panels>
   BELAY_HD static void add(Panels& from, unsigned lane, lane_type& own) noexcept {
-    const auto left = Unit::address_of(from.a.elements), right = Unit::address_of(from.b.elements);
+    const typename Unit::block_address left = from.a.elements, right = from.b.elements;
     for (unsigned k = 0; k < depth; k += side) {
       bf16_pair b[warp_columns / side][4];
       for (unsigned j = 0; j < warp_columns / side; ++j)
