@@ -95,6 +95,18 @@ template <class Sum, team Team, class Term>
   }
 }
 
+/// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
+/// round. Every lane gets the sum.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_order(const Team& team, Term term, std::size_t count) noexcept {
+  Sum sum = 0;
+  for (std::size_t first = 0; first < count; first += Team::lanes) {
+    const Sum mine = first + team.lane < count ? static_cast<Sum>(term(first + team.lane)) : Sum(0);
+    for (unsigned lane = 0; lane < Team::lanes && first + lane < count; ++lane) sum += team.from(lane, mine);
+  }
+  return sum;
+}
+
 /// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
 /// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
