@@ -13568,6 +13568,25 @@ template <real T, class Term>
   return lane[0];
 }
 
+/// The largest of `floor` and `term(0) ... term(count - 1)` by all lanes of a team; every lane gets it.
+template <real T, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(const Team& team, Term term, std::size_t count, T floor) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return maximum_in_lanes(term, count, floor);
+  } else {
+    T mine = floor;
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) {
+      const T value = term(i);
+      mine = value > mine ? value : mine;
+    }
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+      const T other = team.from((team.lane + width) % Team::lanes, mine);
+      mine = other > mine ? other : mine;
+    }
+    return team.from(0, mine);
+  }
+}
+
 /// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
 template <stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
@@ -13580,23 +13599,17 @@ template <team Team, stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
                                                               std::size_t count) noexcept {
   using number = compute_type_t<T>;
-  if constexpr (Team::lanes == 1) {
-    return maximum_of(x, count);
-  } else {
-    number mine = -infinite<number>;
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
-    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
-      const number other = team.from((team.lane + width) % Team::lanes, mine);
-      mine = other > mine ? other : mine;
-    }
-    return team.from(0, mine);
-  }
+  return maximum_in_lanes(team, values_of<number, T>{x}, count, -infinite<number>);
 }
 
 /// The largest magnitude; 0 for an empty range. NaNs are ignored.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
+}
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const Team& team, const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(team, magnitudes_of<T>{x}, count, T(0));
 }
 
 /// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.
@@ -14846,7 +14859,7 @@ BELAY_HD inline void finish_non_temporal() noexcept {
 //
 // Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
 // magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
-// thread.
+// thread or team.
 //
 //   const std::size_t blocks = belay::kernel::quantize_block_count(count);
 //   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
@@ -14881,19 +14894,32 @@ struct quantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<Narrow, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, inverse});
+      store_pack(to, out, i);
+    }
   };
 
   /// The scale of one block, and its values.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
     constexpr auto largest = static_cast<float>(Narrow::largest_finite());
-    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
+    const float scale = static_cast<float>(largest_magnitude(team, in + first, size)) / largest;
     // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
     const float inverse = 1.0f / used;
-    for_each_index(size, element{in + first, out + first, inverse});
-    scales[block] = used;
+    for_each_pack(team, size, element{in + first, out + first, inverse});
+    if (team.lane == 0) scales[block] = used;
   }
 };
 
@@ -14915,13 +14941,26 @@ struct dequantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<T, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, scale});
+      store_pack(to, out, i);
+    }
   };
 
   /// The values of one block.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    for_each_index(size, element{in + first, out + first, scales[block]});
+    for_each_pack(team, size, element{in + first, out + first, scales[block]});
   }
 };
 

@@ -58,7 +58,7 @@ void fill(const arrays& x) {
     x.row[i] = 0.5f + t;
     x.sums[i] = 0;
     x.index[i] = static_cast<std::int32_t>((i * 5) % rows);
-    x.narrow[i] = belay::fp8_e4m3(0.0f);
+    x.narrow[i] = belay::fp8_e4m3(t);
   }
 }
 
@@ -189,6 +189,9 @@ int main() {
   compare("quantize", kernel::quantize_block_count(count), [](const arrays& x) {
     return kernel::quantize<float>{x.a, x.narrow, x.row, count};
   });
+  compare("dequantize", kernel::quantize_block_count(count), [](const arrays& x) {
+    return kernel::dequantize<float>{x.narrow, x.row, x.out, count};
+  });
   compare("sums of squares", 1, [](const arrays& x) { return kernel::chunk_sums_of_squares<float>{x.a, 64, x.sums}; });
   compare("gather_rows", rows, [](const arrays& x) {
     return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width};
@@ -204,12 +207,11 @@ int main() {
     return kernel::accumulate_rows<float, std::int32_t>{x.a, x.index, rows, x.out, width};
   });
   compare("accumulate_sorted_rows", narrow_rows, [](const arrays& x) {
-    return kernel::accumulate_sorted_rows<float, std::int32_t>{
-        {x.a, x.index, narrow_rows, x.out, narrow_width, rows}, rows_by_index(x)};
+    return kernel::accumulate_sorted_rows<float, std::int32_t>{{x.a, x.index, narrow_rows, x.out, narrow_width, rows},
+                                                               rows_by_index(x)};
   });
-  compare("route_row", rows, [](const arrays& x) {
-    return belay::route_row<float>{x.a, x.index, x.row, x.out, width, 4, 0};
-  });
+  compare("route_row", rows,
+          [](const arrays& x) { return belay::route_row<float>{x.a, x.index, x.row, x.out, width, 4, 0}; });
   compare("route_gradient_row", rows, [](const arrays& x) {
     auto* const counts = reinterpret_cast<std::int64_t*>(x.table);
     std::fill_n(counts, width, 3);

@@ -47,6 +47,8 @@ template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf1
 template __global__ void run_rows(std::size_t, k::cross_entropy_rows<bf16>);
 template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
+template __global__ void run_rows(std::size_t, k::quantize<float>);
+template __global__ void run_rows(std::size_t, k::dequantize<float>);
 
 // Rows of experts.
 template __global__ void run_rows(std::size_t, route_row<float>);
