@@ -12,7 +12,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -156,8 +155,7 @@ class kit {
   /// the table has more rows than a key can name.
   template <class T, class Index, class Table>
   void add_rows(const kernel::accumulate_rows<T, Index, Table>& all) {
-    constexpr std::size_t few = 32;
-    constexpr auto largest_key = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+    constexpr std::size_t few = 32, largest_key = 0x7fffffff;
     std::size_t at_once = all.limit < largest_key && !scratch_.empty() ? all.rows : 0;
     while (at_once >= few && 2 * key_bytes(at_once) + api().sort_bytes(at_once, all.limit + 1) > scratch_.size())
       at_once = (at_once + 1) / 2;
