@@ -13450,6 +13450,18 @@ template <class Sum, team Team, class Term>
   }
 }
 
+/// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
+/// round. Every lane gets the sum.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_order(const Team& team, Term term, std::size_t count) noexcept {
+  Sum sum = 0;
+  for (std::size_t first = 0; first < count; first += Team::lanes) {
+    const Sum mine = first + team.lane < count ? static_cast<Sum>(term(first + team.lane)) : Sum(0);
+    for (unsigned lane = 0; lane < Team::lanes && first + lane < count; ++lane) sum += team.from(lane, mine);
+  }
+  return sum;
+}
+
 /// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
 /// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
@@ -13554,6 +13566,25 @@ template <real T, class Term>
   return lane[0];
 }
 
+/// The largest of `floor` and `term(0) ... term(count - 1)` by all lanes of a team; every lane gets it.
+template <real T, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(const Team& team, Term term, std::size_t count, T floor) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return maximum_in_lanes(term, count, floor);
+  } else {
+    T mine = floor;
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) {
+      const T value = term(i);
+      mine = value > mine ? value : mine;
+    }
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+      const T other = team.from((team.lane + width) % Team::lanes, mine);
+      mine = other > mine ? other : mine;
+    }
+    return team.from(0, mine);
+  }
+}
+
 /// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
 template <stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
@@ -13566,23 +13597,17 @@ template <team Team, stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
                                                               std::size_t count) noexcept {
   using number = compute_type_t<T>;
-  if constexpr (Team::lanes == 1) {
-    return maximum_of(x, count);
-  } else {
-    number mine = -infinite<number>;
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
-    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
-      const number other = team.from((team.lane + width) % Team::lanes, mine);
-      mine = other > mine ? other : mine;
-    }
-    return team.from(0, mine);
-  }
+  return maximum_in_lanes(team, values_of<number, T>{x}, count, -infinite<number>);
 }
 
 /// The largest magnitude; 0 for an empty range. NaNs are ignored.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
+}
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const Team& team, const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(team, magnitudes_of<T>{x}, count, T(0));
 }
 
 /// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.
@@ -13975,12 +14000,17 @@ struct gather_rows {
 /// whose index is not below `limit` is not added.
 template <stored_real T, std::integral Index, real Table = compute_type_t<T>>
 struct accumulate_rows {
+  /// The rows that are added, their indices, and how many there are; the table, and what its indices are below.
   const T* in;
   const Index* index;
   std::size_t rows;
   Table* table;
   std::size_t width;
   std::size_t limit = ~std::size_t{0};
+
+  /// Indices of all columns.
+  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept { return column_block_count(width); }
+  /// The columns of a block, in all rows.
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * columns_of_block;
@@ -13989,6 +14019,120 @@ struct accumulate_rows {
       if (static_cast<std::size_t>(index[row]) >= limit) continue;
       Table* const to = table + static_cast<std::size_t>(index[row]) * width + first;
       for_each_index(team, count, axpy<Table, T>{Table(1), in + row * width + first, to});
+    }
+  }
+  /// Rows [first, first + count) alone.
+  [[nodiscard]] BELAY_HD constexpr accumulate_rows part(std::size_t first, std::size_t count) const noexcept {
+    return {in + first * width, index + first, count, table, width, limit};
+  }
+};
+
+/// keys[i] = index[i], or `limit` where that is not below it, so that those stand together at the end of a sorting.
+template <std::integral Index>
+struct limited_keys {
+  /// The indices, what they should be below, and the keys.
+  const Index* index;
+  std::size_t limit;
+  std::int32_t* keys;
+  /// One key.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const auto key = static_cast<std::size_t>(index[i]);
+    keys[i] = static_cast<std::int32_t>(key < limit ? key : limit);
+  }
+};
+
+/// order[places[i]] = i: which row stands at each place.
+struct rows_by_place {
+  /// Where each row stands, and the rows in that order.
+  const std::int32_t* places;
+  std::int32_t* order;
+  /// One row.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { order[places[i]] = static_cast<std::int32_t>(i); }
+};
+
+/// `accumulate_rows` of rows that have been sorted stably by their index, to the same bits: those of one index stand
+/// together, in ascending order. A kernel index is a place in the sorting and a block of columns. A team whose place is
+/// the first of its index adds all of them, and the others do nothing.
+template <stored_real T, std::integral Index, real Table = compute_type_t<T>>
+struct accumulate_sorted_rows {
+  /// The rows, and which of them stands at each place.
+  accumulate_rows<T, Index, Table> of;
+  const std::int32_t* order;
+
+  /// Columns that a lane adds at once, and those of a block: of a warp each lane has one pack.
+  static constexpr std::size_t columns_of_pack = pack_size<T, Table>;
+  static constexpr std::size_t columns_of_team = 32 * columns_of_pack;
+  /// Rows that are asked for before the first of them is added.
+  static constexpr std::size_t rows_ahead = 6;
+
+  /// Indices of all places and blocks.
+  [[nodiscard]] BELAY_HD constexpr std::size_t indices() const noexcept { return of.rows * blocks(); }
+  /// Whether it is added by packs.
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return of.width % columns_of_pack == 0 && are_packs<columns_of_pack>(of.in, of.table);
+  }
+  /// The rows of an index in the columns of a block, where its first row stands at this place.
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t index) const noexcept {
+    const std::size_t place = index / blocks();
+    const auto key = static_cast<std::size_t>(key_at(place));
+    if (key >= of.limit || (place > 0 && key_at(place - 1) == key_at(place))) return;
+    const std::size_t column = index % blocks() * columns_of_team, end = end_of_run(place);
+    Table* const to = of.table + key * of.width;
+    if (packs())
+      add<columns_of_pack>(team, place, end, to, column);
+    else
+      add<1>(team, place, end, to, column);
+  }
+
+ private:
+  [[nodiscard]] BELAY_HD constexpr std::size_t blocks() const noexcept {
+    return (of.width + columns_of_team - 1) / columns_of_team;
+  }
+  [[nodiscard]] BELAY_HD std::size_t row_at(std::size_t place) const noexcept {
+    return static_cast<std::size_t>(order[place]);
+  }
+  [[nodiscard]] BELAY_HD Index key_at(std::size_t place) const noexcept { return of.index[row_at(place)]; }
+
+  // By steps that double, since most runs are short, then by halves.
+  [[nodiscard]] BELAY_HD std::size_t end_of_run(std::size_t first) const noexcept {
+    const Index key = key_at(first);
+    std::size_t within = first, end = first + 1;
+    while (end < of.rows && key_at(end) == key) {
+      const std::size_t step = end - first, left = of.rows - end;
+      within = end;
+      end += step < left ? step : left;
+    }
+    while (end - within > 1) {
+      const std::size_t middle = within + (end - within) / 2;
+      if (key_at(middle) == key)
+        within = middle;
+      else
+        end = middle;
+    }
+    return end;
+  }
+
+  // Lanes without a pack of their own follow the first, so that all meet between loads and additions: a compiler moves
+  // each load to its addition otherwise, and a long run waits for every row.
+  template <std::size_t Count, team Team>
+  BELAY_HD void add(const Team& team, std::size_t begin, std::size_t end, Table* to, std::size_t first) const noexcept {
+    const std::size_t last = of.width - first < columns_of_team ? of.width : first + columns_of_team;
+    for (; first < last; first += Team::lanes * Count) {
+      const bool mine = first + team.lane * Count < last;
+      const std::size_t column = mine ? first + team.lane * Count : first;
+      pack_of<Table, Count> sum = load_pack<Count>(to, column);
+      for (std::size_t place = begin; place < end; place += rows_ahead) {
+        pack_of<T, Count> x[rows_ahead] = {};
+        run_pack<rows_ahead>([&](std::size_t i) {
+          if (place + i < end) x[i] = load_pack<Count>(of.in + row_at(place + i) * of.width, column);
+        });
+        team.synchronize();
+        run_pack<rows_ahead>([&](std::size_t i) {
+          if (place + i < end) run_pack<Count>(axpy<Table, T>{Table(1), x[i].of, sum.of});
+        });
+      }
+      if (mine) store_pack(sum, to, column);
     }
   }
 };
@@ -14713,7 +14857,7 @@ BELAY_HD inline void finish_non_temporal() noexcept {
 //
 // Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
 // magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
-// thread.
+// thread or team.
 //
 //   const std::size_t blocks = belay::kernel::quantize_block_count(count);
 //   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
@@ -14748,19 +14892,32 @@ struct quantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<Narrow, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, inverse});
+      store_pack(to, out, i);
+    }
   };
 
   /// The scale of one block, and its values.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
     constexpr auto largest = static_cast<float>(Narrow::largest_finite());
-    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
+    const float scale = static_cast<float>(largest_magnitude(team, in + first, size)) / largest;
     // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
     const float inverse = 1.0f / used;
-    for_each_index(size, element{in + first, out + first, inverse});
-    scales[block] = used;
+    for_each_pack(team, size, element{in + first, out + first, inverse});
+    if (team.lane == 0) scales[block] = used;
   }
 };
 
@@ -14782,13 +14939,26 @@ struct dequantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<T, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, scale});
+      store_pack(to, out, i);
+    }
   };
 
   /// The values of one block.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    for_each_index(size, element{in + first, out + first, scales[block]});
+    for_each_pack(team, size, element{in + first, out + first, scales[block]});
   }
 };
 
@@ -19721,6 +19891,17 @@ class frame_arithmetic {
     else
       kit().teams(all.blocks(), all);
   }
+  /// Queues a `kernel::accumulate_rows`: rows that are added to those of a table, of which each index has one. The bits
+  /// are those of one thread.
+  template <class Rows>
+  void add_rows(const Rows& all) {
+    if constexpr (!takes_kernel<Rows>())
+      return;
+    else if constexpr (requires { kit().add_rows(all); })
+      kit().add_rows(all);
+    else
+      kit().teams(all.blocks(), all);
+  }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of
   /// them, or what `read` gives; `transposed(x)` is read so. They may be bf16 and float in any mixture: products are
@@ -21342,36 +21523,68 @@ struct route_row {
   int replay;
 
   /// One token: the k most probable experts, the lower number first where two are equal.
-  BELAY_HD void operator()(std::size_t row) const {
-    const T* logit = logits + row * experts;
-    T* probability = probabilities + row * experts;
-    std::int32_t* choice = choices + row * k;
-    T* weight = weights + row * k;
-    T largest = logit[0];
-    for (std::size_t e = 1; e < experts; ++e) largest = logit[e] > largest ? logit[e] : largest;
-    T total = 0;
-    for (std::size_t e = 0; e < experts; ++e) {
-      probability[e] = kernel::exponential(logit[e] - largest);
-      total += probability[e];
-    }
-    for (std::size_t e = 0; e < experts; ++e) probability[e] /= total;
-    if (replay == 0) choose(probability, choice);
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const {
+    const T* const logit = logits + row * experts;
+    T* const probability = probabilities + row * experts;
+    std::int32_t* const choice = choices + row * k;
+    const T largest = kernel::maximum_of(team, logit, experts);
+    kernel::for_each_index(team, experts, kernel::shifted_exponential<T>{logit, probability, largest, T(1)});
+    const T total = kernel::sum_in_order<T>(team, kernel::values_of<T, T>{probability}, experts);
+    kernel::for_each_index(team, experts, share{probability, total});
+    if (replay == 0) choose(team, probability, choice);
     T chosen = 0;
     for (std::size_t j = 0; j < k; ++j) chosen += probability[choice[j]];
-    for (std::size_t j = 0; j < k; ++j) weight[j] = probability[choice[j]] / chosen;
+    kernel::for_each_index(team, k, weight{probability, choice, chosen, weights + row * k});
   }
 
  private:
-  // One pass that keeps the best so far in order. The result is always k different experts in range, also where
-  // probabilities are NaN: a bad number must never become a bad address.
-  BELAY_HD void choose(const T* probability, std::int32_t* choice) const {
-    for (std::size_t e = 0; e < experts; ++e) {
-      std::size_t place = e < k ? e : k;
-      while (place > 0 && probability[e] > probability[choice[place - 1]]) --place;
-      if (place == k) continue;
-      for (std::size_t j = e < k ? e : k - 1; j > place; --j) choice[j] = choice[j - 1];
-      choice[place] = static_cast<std::int32_t>(e);
+  struct share {
+    T* x;
+    T total;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] /= total; }
+  };
+  struct weight {
+    const T* probability;
+    const std::int32_t* choice;
+    T chosen;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t j) const noexcept { out[j] = probability[choice[j]] / chosen; }
+  };
+
+  // An expert with the bits of its probability, so that the order of candidates is total, also where probabilities are
+  // NaN, which count as 0: a bad number must never become a bad address.
+  struct candidate {
+    std::conditional_t<std::is_same_v<T, float>, std::uint32_t, std::uint64_t> bits;
+    std::int32_t expert;
+    [[nodiscard]] BELAY_HD constexpr bool before(const candidate& other) const noexcept {
+      return bits > other.bits || (bits == other.bits && expert < other.expert);
     }
+  };
+  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(T probability, std::size_t expert) noexcept {
+    const auto bits = __builtin_bit_cast(decltype(candidate::bits), kernel::magnitude(probability));
+    return {bits & ~kernel::mask_of_sign(infinity_bits<T> - bits), static_cast<std::int32_t>(expert)};
+  }
+
+  // Each choice is the first of the candidates that come after the one before.
+  template <kernel::team Team>
+  BELAY_HD void choose(const Team& team, const T* probability, std::int32_t* choice) const {
+    candidate last = candidate_of(T(2), 0);  // before every expert
+    for (std::size_t j = 0; j < k; ++j) {
+      candidate best = candidate_of(T(0), experts);  // after every one
+      for (std::size_t e = team.lane; e < experts; e += Team::lanes) {
+        const candidate one = candidate_of(probability[e], e);
+        if (last.before(one) && one.before(best)) best = one;
+      }
+      for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+        const unsigned from = (team.lane + width) % Team::lanes;
+        const candidate other{team.from(from, best.bits), team.from(from, best.expert)};
+        if (other.before(best)) best = other;
+      }
+      if (team.lane == 0) choice[j] = best.expert;
+      last = best;
+    }
+    team.synchronize();
   }
 };
 
@@ -21403,29 +21616,51 @@ struct route_gradient_row {
   T balance_scale;
 
   /// One token.
-  BELAY_HD void operator()(std::size_t row) const {
-    std::int64_t selections = 0;
-    for (std::size_t e = 0; e < experts; ++e) selections += global_counts[e];
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const {
+    const auto selections = kernel::sum_in_lanes<std::int64_t>(team, selections_of{global_counts}, experts);
     const T global_rows = static_cast<T>(selections) / static_cast<T>(k);
     const T per_selection =
         selections > 0 ? balance_scale * static_cast<T>(experts) / (global_rows * global_rows) : T(0);
-    const T* probability = probabilities + row * experts;
-    const std::int32_t* choice = choices + row * k;
-    const T* weight = weights + row * k;
-    const T* dweight = dweights + row * k;
-    T* dlogit = dlogits + row * experts;
+    const T* const probability = probabilities + row * experts;
+    const std::int32_t* const choice = choices + row * k;
+    const T* const weight = weights + row * k;
+    const T* const dweight = dweights + row * k;
+    T* const dlogit = dlogits + row * experts;
     T chosen = 0;
     T pull = 0;
     for (std::size_t j = 0; j < k; ++j) {
       chosen += probability[choice[j]];
       pull += dweight[j] * weight[j];
     }
-    for (std::size_t e = 0; e < experts; ++e) dlogit[e] = per_selection * static_cast<T>(global_counts[e]);
-    for (std::size_t j = 0; j < k; ++j) dlogit[choice[j]] += (dweight[j] - pull) / chosen;
-    T inner = 0;
-    for (std::size_t e = 0; e < experts; ++e) inner += dlogit[e] * probability[e];
-    for (std::size_t e = 0; e < experts; ++e) dlogit[e] = probability[e] * (dlogit[e] - inner);
+    kernel::for_each_index(team, experts, balance{global_counts, per_selection, dlogit});
+    kernel::for_each_index(team, k, pulled{choice, dweight, pull, chosen, dlogit});
+    const T inner = kernel::sum_in_order<T>(team, kernel::products_of<T, T>{dlogit, probability}, experts);
+    kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
   }
+
+ private:
+  struct selections_of {
+    const std::int64_t* counts;
+    BELAY_HD constexpr std::int64_t operator()(std::size_t e) const noexcept { return counts[e]; }
+  };
+  struct balance {
+    const std::int64_t* counts;
+    T per_selection;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t e) const noexcept {
+      out[e] = per_selection * static_cast<T>(counts[e]);
+    }
+  };
+  // The choices of a row differ.
+  struct pulled {
+    const std::int32_t* choice;
+    const T* dweight;
+    T pull;
+    T chosen;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t j) const noexcept { out[choice[j]] += (dweight[j] - pull) / chosen; }
+  };
 };
 
 /// Routes every row of `logits` [rows, experts] to the `k` most probable experts. There may be no rows. Choices are
@@ -21449,8 +21684,8 @@ template <class T, class Frame>
   result.counts = keep<std::int64_t>(frame, {experts});
   result.global_counts = keep<std::int64_t>(frame, {experts});
   const int replay = frame.replaying() ? 1 : 0;
-  frame.each(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
-                                result.probabilities.data(), experts, k, replay});
+  frame.teams(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
+                                 result.probabilities.data(), experts, k, replay});
   frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
   if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
     frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
@@ -21473,10 +21708,10 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
       dlogits.extent(1) != routed.experts) {
     throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
   }
-  frame.each(routed.rows,
-             route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
-                                   routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
-                                   routed.k, balance_scale});
+  frame.teams(routed.rows,
+              route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
+                                    routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
+                                    routed.k, balance_scale});
 }
 
 /// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the

@@ -47,9 +47,8 @@ class embedding {
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout) requires belay::has_gradient<Learning> {
     const std::size_t hidden = table_.shape()[1];
-    frame.teams(kernel::column_block_count(hidden),
-                kernel::accumulate_rows<number, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
-                                                              frame.add_to(table_).data(), hidden, table_.shape()[0]});
+    frame.add_rows(kernel::accumulate_rows<number, std::int32_t>{
+        dout.data(), r.tokens.data(), r.tokens.size(), frame.add_to(table_).data(), hidden, table_.shape()[0]});
   }
 
   template <class Visitor>

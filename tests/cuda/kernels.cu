@@ -2,15 +2,18 @@
 //
 // Every kernel of the kernel room, handed unchanged to Belay's launcher. nvcc compiles and
 // links it for the device; where there is a device, its results are compared with the host's loop.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/kernel.hpp"
 #include "belay/parallel/experts.hpp"
+#include "belay/parallel/routing.hpp"
 #include "support/card.hpp"
 #include "support/warp.cuh"
 
@@ -55,7 +58,7 @@ void fill(const arrays& x) {
     x.row[i] = 0.5f + t;
     x.sums[i] = 0;
     x.index[i] = static_cast<std::int32_t>((i * 5) % rows);
-    x.narrow[i] = belay::fp8_e4m3(0.0f);
+    x.narrow[i] = belay::fp8_e4m3(t);
   }
 }
 
@@ -139,6 +142,15 @@ ranges_there ranges_in(const arrays& x) {
 // A token a row, whose place is an index.
 belay::placed_rows<float> rows_at(const arrays& x, float* slot) { return {slot, 0, x.index, x.index, 1, 1, width}; }
 
+// Rows of which some have one index, in the order of their indices.
+constexpr std::size_t narrow_width = 16, narrow_rows = count / narrow_width;
+const std::int32_t* rows_by_index(const arrays& x) {
+  auto* const order = reinterpret_cast<std::int32_t*>(x.table);
+  std::iota(order, order + narrow_rows, 0);
+  std::stable_sort(order, order + narrow_rows, [&](auto a, auto b) { return x.index[a] < x.index[b]; });
+  return order;
+}
+
 }  // namespace
 
 int main() {
@@ -177,6 +189,9 @@ int main() {
   compare("quantize", kernel::quantize_block_count(count), [](const arrays& x) {
     return kernel::quantize<float>{x.a, x.narrow, x.row, count};
   });
+  compare("dequantize", kernel::quantize_block_count(count), [](const arrays& x) {
+    return kernel::dequantize<float>{x.narrow, x.row, x.out, count};
+  });
   compare("sums of squares", 1, [](const arrays& x) { return kernel::chunk_sums_of_squares<float>{x.a, 64, x.sums}; });
   compare("gather_rows", rows, [](const arrays& x) {
     return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width};
@@ -190,6 +205,17 @@ int main() {
   });
   compare("accumulate_rows", kernel::column_block_count(width), [](const arrays& x) {
     return kernel::accumulate_rows<float, std::int32_t>{x.a, x.index, rows, x.out, width};
+  });
+  compare("accumulate_sorted_rows", narrow_rows, [](const arrays& x) {
+    return kernel::accumulate_sorted_rows<float, std::int32_t>{{x.a, x.index, narrow_rows, x.out, narrow_width, rows},
+                                                               rows_by_index(x)};
+  });
+  compare("route_row", rows,
+          [](const arrays& x) { return belay::route_row<float>{x.a, x.index, x.row, x.out, width, 4, 0}; });
+  compare("route_gradient_row", rows, [](const arrays& x) {
+    auto* const counts = reinterpret_cast<std::int64_t*>(x.table);
+    std::fill_n(counts, width, 3);
+    return belay::route_gradient_row<float>{x.index, x.row, x.b, counts, x.c, x.out, width, 4, 0.5f};
   });
   compare("swiglu_rows", rows, [](const arrays& x) {
     return kernel::swiglu_rows<float, std::int32_t>{x.a, x.out, x.index + 1, width / 2};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Counting, scanning, sorting and selecting by CUB, beside the work of one thread that says what they do.
+// Counting, scanning, sorting and selecting by CUB, beside the work of one thread that says what they do; and rows that
+// are added to those of a table after a sorting, with the bits of the host.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -92,6 +93,45 @@ bool sorts_within_scratch(std::size_t some, std::size_t scratch_bytes) {
   }
 }
 
+// Rows whose indices are `index_of(row)`, beside the host, which adds one row after the other.
+template <class IndexOf>
+bool adds_alike(const belay::cuda::device<api_type>& gpu, std::size_t rows, std::size_t width, IndexOf index_of) {
+  const std::size_t table = limit * width, all_bytes = (table + rows * width + rows) * 4;
+  const belay::cuda::device_memory<api_type> memory(gpu, all_bytes);
+  const belay::cuda::pinned_memory<api_type> here(gpu, all_bytes), expected(gpu, all_bytes);
+  kit_type kit(gpu);
+  const belay::cuda::device_memory<api_type> workspace(gpu, kit.workspace_bytes());
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  const auto added = [&](std::byte* base) {
+    auto* const sums = reinterpret_cast<float*>(base);
+    const float* const in = sums + table;
+    return belay::kernel::accumulate_rows<float, std::int32_t>{
+        in, reinterpret_cast<const std::int32_t*>(in + rows * width), rows, sums, width, limit};
+  };
+  for (std::byte* const base : {here.data(), expected.data()}) {
+    for (std::size_t i = 0; i < table + rows * width; ++i)
+      reinterpret_cast<float*>(base)[i] = static_cast<float>(i % 101) / 101.0F * static_cast<float>(1 + i % 7 * i);
+    for (std::size_t row = 0; row < rows; ++row)
+      reinterpret_cast<std::int32_t*>(base)[table + rows * width + row] = index_of(row);
+  }
+  kit.stream().copy(memory.data(), here.data(), all_bytes);
+  kit.add_rows(added(memory.data()));
+  kit.stream().copy(here.data(), memory.data(), all_bytes);
+  kit.stream().synchronize();
+  belay::kernel::for_each_row(added(expected.data()).blocks(), added(expected.data()));
+  return std::memcmp(here.data(), expected.data(), all_bytes) == 0;
+}
+
+bool adds_rows(const belay::cuda::device<api_type>& gpu) {
+  const auto scattered = [](std::size_t row) { return static_cast<std::int32_t>(row * row % (limit + 3)) - 1; };
+  const auto one = [](std::size_t) { return std::int32_t{5}; };
+  bool all = true;
+  for (const std::size_t rows : {std::size_t{1}, std::size_t{33}, keys})
+    for (const std::size_t width : {std::size_t{7}, std::size_t{72}, std::size_t{1024}})
+      all = all && adds_alike(gpu, rows, width, scattered) && adds_alike(gpu, rows, width, one);
+  return all;
+}
+
 }  // namespace
 
 int main() {
@@ -102,7 +142,9 @@ int main() {
                      sorts_within_scratch(2'000'000, api_type::scratch_for(2'000'000)) &&
                      sorts_within_scratch(2'000'000, api_type::usual_scratch_bytes);
     std::printf("sorted by host and device: %s\n", all ? "alike" : "not alike");
-    return all ? 0 : 1;
+    const bool added = adds_rows(gpu);
+    std::printf("rows added by host and device: %s\n", added ? "alike" : "not alike");
+    return all && added ? 0 : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("no device: compiled and linked (%s)\n", problem.what());
     return problem.about().call == "open" ? test::code_without_card() : 1;

@@ -2,7 +2,7 @@
 //
 // Tensors in 8 bits with one scale for every 128 elements (a block), as fp8 dispatch sends them. A block's largest
 // magnitude maps to the largest fp8 value. A kernel's index is a block, so that its scale is computed and used by one
-// thread.
+// thread or team.
 //
 //   const std::size_t blocks = belay::kernel::quantize_block_count(count);
 //   belay::kernel::for_each_row(blocks, belay::kernel::quantize<float>{in, narrow, scales, count});
@@ -15,6 +15,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/reduce.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -45,19 +46,32 @@ struct quantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = Narrow(static_cast<float>(in[i]) * inverse, saturating);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<Narrow, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, inverse});
+      store_pack(to, out, i);
+    }
   };
 
   /// The scale of one block, and its values.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
     constexpr auto largest = static_cast<float>(Narrow::largest_finite());
-    const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
+    const float scale = static_cast<float>(largest_magnitude(team, in + first, size)) / largest;
     // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
     const float inverse = 1.0f / used;
-    for_each_index(size, element{in + first, out + first, inverse});
-    scales[block] = used;
+    for_each_pack(team, size, element{in + first, out + first, inverse});
+    if (team.lane == 0) scales[block] = used;
   }
 };
 
@@ -79,13 +93,26 @@ struct dequantize {
     BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
       out[i] = static_cast<T>(static_cast<float>(in[i]) * scale);
     }
+
+    /// Indices that `pack(i)` does at once, from i on: a warp has a block of float in one access.
+    static constexpr std::size_t indices_of_pack = pack_size<T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
+    BELAY_HD void pack(std::size_t i) const noexcept {
+      const auto from = load_pack<indices_of_pack>(in, i);
+      pack_of<T, indices_of_pack> to;
+      run_pack<indices_of_pack>(element{from.of, to.of, scale});
+      store_pack(to, out, i);
+    }
   };
 
   /// The values of one block.
-  BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t block) const noexcept { (*this)(solo{}, block); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    for_each_index(size, element{in + first, out + first, scales[block]});
+    for_each_pack(team, size, element{in + first, out + first, scales[block]});
   }
 };
 

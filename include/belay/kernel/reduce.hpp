@@ -95,6 +95,18 @@ template <class Sum, team Team, class Term>
   }
 }
 
+/// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
+/// round. Every lane gets the sum.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_order(const Team& team, Term term, std::size_t count) noexcept {
+  Sum sum = 0;
+  for (std::size_t first = 0; first < count; first += Team::lanes) {
+    const Sum mine = first + team.lane < count ? static_cast<Sum>(term(first + team.lane)) : Sum(0);
+    for (unsigned lane = 0; lane < Team::lanes && first + lane < count; ++lane) sum += team.from(lane, mine);
+  }
+  return sum;
+}
+
 /// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
 /// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
@@ -199,6 +211,25 @@ template <real T, class Term>
   return lane[0];
 }
 
+/// The largest of `floor` and `term(0) ... term(count - 1)` by all lanes of a team; every lane gets it.
+template <real T, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(const Team& team, Term term, std::size_t count, T floor) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return maximum_in_lanes(term, count, floor);
+  } else {
+    T mine = floor;
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) {
+      const T value = term(i);
+      mine = value > mine ? value : mine;
+    }
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+      const T other = team.from((team.lane + width) % Team::lanes, mine);
+      mine = other > mine ? other : mine;
+    }
+    return team.from(0, mine);
+  }
+}
+
 /// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
 template <stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
@@ -211,23 +242,17 @@ template <team Team, stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
                                                               std::size_t count) noexcept {
   using number = compute_type_t<T>;
-  if constexpr (Team::lanes == 1) {
-    return maximum_of(x, count);
-  } else {
-    number mine = -infinite<number>;
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
-    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
-      const number other = team.from((team.lane + width) % Team::lanes, mine);
-      mine = other > mine ? other : mine;
-    }
-    return team.from(0, mine);
-  }
+  return maximum_in_lanes(team, values_of<number, T>{x}, count, -infinite<number>);
 }
 
 /// The largest magnitude; 0 for an empty range. NaNs are ignored.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
+}
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const Team& team, const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(team, magnitudes_of<T>{x}, count, T(0));
 }
 
 /// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.

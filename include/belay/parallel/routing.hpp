@@ -17,11 +17,16 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/kernel/rows.hpp"
+#include "belay/kernel/team.hpp"
 #include "belay/step/frame.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -55,36 +60,68 @@ struct route_row {
   int replay;
 
   /// One token: the k most probable experts, the lower number first where two are equal.
-  BELAY_HD void operator()(std::size_t row) const {
-    const T* logit = logits + row * experts;
-    T* probability = probabilities + row * experts;
-    std::int32_t* choice = choices + row * k;
-    T* weight = weights + row * k;
-    T largest = logit[0];
-    for (std::size_t e = 1; e < experts; ++e) largest = logit[e] > largest ? logit[e] : largest;
-    T total = 0;
-    for (std::size_t e = 0; e < experts; ++e) {
-      probability[e] = kernel::exponential(logit[e] - largest);
-      total += probability[e];
-    }
-    for (std::size_t e = 0; e < experts; ++e) probability[e] /= total;
-    if (replay == 0) choose(probability, choice);
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const {
+    const T* const logit = logits + row * experts;
+    T* const probability = probabilities + row * experts;
+    std::int32_t* const choice = choices + row * k;
+    const T largest = kernel::maximum_of(team, logit, experts);
+    kernel::for_each_index(team, experts, kernel::shifted_exponential<T>{logit, probability, largest, T(1)});
+    const T total = kernel::sum_in_order<T>(team, kernel::values_of<T, T>{probability}, experts);
+    kernel::for_each_index(team, experts, share{probability, total});
+    if (replay == 0) choose(team, probability, choice);
     T chosen = 0;
     for (std::size_t j = 0; j < k; ++j) chosen += probability[choice[j]];
-    for (std::size_t j = 0; j < k; ++j) weight[j] = probability[choice[j]] / chosen;
+    kernel::for_each_index(team, k, weight{probability, choice, chosen, weights + row * k});
   }
 
  private:
-  // One pass that keeps the best so far in order. The result is always k different experts in range, also where
-  // probabilities are NaN: a bad number must never become a bad address.
-  BELAY_HD void choose(const T* probability, std::int32_t* choice) const {
-    for (std::size_t e = 0; e < experts; ++e) {
-      std::size_t place = e < k ? e : k;
-      while (place > 0 && probability[e] > probability[choice[place - 1]]) --place;
-      if (place == k) continue;
-      for (std::size_t j = e < k ? e : k - 1; j > place; --j) choice[j] = choice[j - 1];
-      choice[place] = static_cast<std::int32_t>(e);
+  struct share {
+    T* x;
+    T total;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] /= total; }
+  };
+  struct weight {
+    const T* probability;
+    const std::int32_t* choice;
+    T chosen;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t j) const noexcept { out[j] = probability[choice[j]] / chosen; }
+  };
+
+  // An expert with the bits of its probability, so that the order of candidates is total, also where probabilities are
+  // NaN, which count as 0: a bad number must never become a bad address.
+  struct candidate {
+    std::conditional_t<std::is_same_v<T, float>, std::uint32_t, std::uint64_t> bits;
+    std::int32_t expert;
+    [[nodiscard]] BELAY_HD constexpr bool before(const candidate& other) const noexcept {
+      return bits > other.bits || (bits == other.bits && expert < other.expert);
     }
+  };
+  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(T probability, std::size_t expert) noexcept {
+    const auto bits = __builtin_bit_cast(decltype(candidate::bits), kernel::magnitude(probability));
+    return {bits & ~kernel::mask_of_sign(infinity_bits<T> - bits), static_cast<std::int32_t>(expert)};
+  }
+
+  // Each choice is the first of the candidates that come after the one before.
+  template <kernel::team Team>
+  BELAY_HD void choose(const Team& team, const T* probability, std::int32_t* choice) const {
+    candidate last = candidate_of(T(2), 0);  // before every expert
+    for (std::size_t j = 0; j < k; ++j) {
+      candidate best = candidate_of(T(0), experts);  // after every one
+      for (std::size_t e = team.lane; e < experts; e += Team::lanes) {
+        const candidate one = candidate_of(probability[e], e);
+        if (last.before(one) && one.before(best)) best = one;
+      }
+      for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+        const unsigned from = (team.lane + width) % Team::lanes;
+        const candidate other{team.from(from, best.bits), team.from(from, best.expert)};
+        if (other.before(best)) best = other;
+      }
+      if (team.lane == 0) choice[j] = best.expert;
+      last = best;
+    }
+    team.synchronize();
   }
 };
 
@@ -116,29 +153,51 @@ struct route_gradient_row {
   T balance_scale;
 
   /// One token.
-  BELAY_HD void operator()(std::size_t row) const {
-    std::int64_t selections = 0;
-    for (std::size_t e = 0; e < experts; ++e) selections += global_counts[e];
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const {
+    const auto selections = kernel::sum_in_lanes<std::int64_t>(team, selections_of{global_counts}, experts);
     const T global_rows = static_cast<T>(selections) / static_cast<T>(k);
     const T per_selection =
         selections > 0 ? balance_scale * static_cast<T>(experts) / (global_rows * global_rows) : T(0);
-    const T* probability = probabilities + row * experts;
-    const std::int32_t* choice = choices + row * k;
-    const T* weight = weights + row * k;
-    const T* dweight = dweights + row * k;
-    T* dlogit = dlogits + row * experts;
+    const T* const probability = probabilities + row * experts;
+    const std::int32_t* const choice = choices + row * k;
+    const T* const weight = weights + row * k;
+    const T* const dweight = dweights + row * k;
+    T* const dlogit = dlogits + row * experts;
     T chosen = 0;
     T pull = 0;
     for (std::size_t j = 0; j < k; ++j) {
       chosen += probability[choice[j]];
       pull += dweight[j] * weight[j];
     }
-    for (std::size_t e = 0; e < experts; ++e) dlogit[e] = per_selection * static_cast<T>(global_counts[e]);
-    for (std::size_t j = 0; j < k; ++j) dlogit[choice[j]] += (dweight[j] - pull) / chosen;
-    T inner = 0;
-    for (std::size_t e = 0; e < experts; ++e) inner += dlogit[e] * probability[e];
-    for (std::size_t e = 0; e < experts; ++e) dlogit[e] = probability[e] * (dlogit[e] - inner);
+    kernel::for_each_index(team, experts, balance{global_counts, per_selection, dlogit});
+    kernel::for_each_index(team, k, pulled{choice, dweight, pull, chosen, dlogit});
+    const T inner = kernel::sum_in_order<T>(team, kernel::products_of<T, T>{dlogit, probability}, experts);
+    kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
   }
+
+ private:
+  struct selections_of {
+    const std::int64_t* counts;
+    BELAY_HD constexpr std::int64_t operator()(std::size_t e) const noexcept { return counts[e]; }
+  };
+  struct balance {
+    const std::int64_t* counts;
+    T per_selection;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t e) const noexcept {
+      out[e] = per_selection * static_cast<T>(counts[e]);
+    }
+  };
+  // The choices of a row differ.
+  struct pulled {
+    const std::int32_t* choice;
+    const T* dweight;
+    T pull;
+    T chosen;
+    T* out;
+    BELAY_HD constexpr void operator()(std::size_t j) const noexcept { out[choice[j]] += (dweight[j] - pull) / chosen; }
+  };
 };
 
 /// Routes every row of `logits` [rows, experts] to the `k` most probable experts. There may be no rows. Choices are
@@ -162,8 +221,8 @@ template <class T, class Frame>
   result.counts = keep<std::int64_t>(frame, {experts});
   result.global_counts = keep<std::int64_t>(frame, {experts});
   const int replay = frame.replaying() ? 1 : 0;
-  frame.each(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
-                                result.probabilities.data(), experts, k, replay});
+  frame.teams(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
+                                 result.probabilities.data(), experts, k, replay});
   frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
   if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
     frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
@@ -186,10 +245,10 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
       dlogits.extent(1) != routed.experts) {
     throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
   }
-  frame.each(routed.rows,
-             route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
-                                   routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
-                                   routed.k, balance_scale});
+  frame.teams(routed.rows,
+              route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
+                                    routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
+                                    routed.k, balance_scale});
 }
 
 /// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the

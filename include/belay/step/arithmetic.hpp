@@ -45,6 +45,17 @@ class frame_arithmetic {
     else
       kit().teams(all.blocks(), all);
   }
+  /// Queues a `kernel::accumulate_rows`: rows that are added to those of a table, of which each index has one. The bits
+  /// are those of one thread.
+  template <class Rows>
+  void add_rows(const Rows& all) {
+    if constexpr (!takes_kernel<Rows>())
+      return;
+    else if constexpr (requires { kit().add_rows(all); })
+      kit().add_rows(all);
+    else
+      kit().teams(all.blocks(), all);
+  }
 
   /// Queues c = alpha a b; c += alpha a b where c is `adding_to(...)`. Operands are views of two dimensions, parts of
   /// them, or what `read` gives; `transposed(x)` is read so. They may be bf16 and float in any mixture: products are

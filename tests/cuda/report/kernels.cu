@@ -14,6 +14,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/kernel.hpp"
 #include "belay/parallel/experts/row_kernels.hpp"
+#include "belay/parallel/routing.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -39,13 +40,21 @@ template __global__ void run_rows(std::size_t, weight_sums);
 template __global__ void run_indices(std::size_t, k::added_groups<float>);
 template __global__ void run_rows(std::size_t, k::rms_norm_rows<float, float, bf16>);
 template __global__ void run_rows(std::size_t, k::rms_norm_rows_backward<float, float, float, float, bf16>);
+template __global__ void run_rows(std::size_t, k::accumulate_sorted_rows<float, std::int32_t>);
+template __global__ void run_rows(std::size_t, k::accumulate_sorted_rows<bf16, std::int32_t>);
+template __global__ void run_indices(std::size_t, k::limited_keys<std::int32_t>);
+template __global__ void run_indices(std::size_t, k::rows_by_place);
 template __global__ void run_rows(std::size_t, k::swiglu_rows<bf16, std::size_t, float>);
 template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf16, std::size_t>);
 template __global__ void run_rows(std::size_t, k::cross_entropy_rows<bf16>);
 template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
+template __global__ void run_rows(std::size_t, k::quantize<float>);
+template __global__ void run_rows(std::size_t, k::dequantize<float>);
 
 // Rows of experts.
+template __global__ void run_rows(std::size_t, route_row<float>);
+template __global__ void run_rows(std::size_t, route_gradient_row<float>);
 template __global__ void run_rows(std::size_t, pushed_rows<bf16>);
 template __global__ void run_rows(std::size_t, pulled_rows<bf16, float>);
 template __global__ void run_rows(std::size_t, returned_rows<bf16, float>);

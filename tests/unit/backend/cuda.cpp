@@ -336,36 +336,45 @@ TEST_CASE("a kit counts, sorts and selects, by the Api where it has memory for t
   }
 }
 
-TEST_CASE("copies of any size pass through two halves: the device copies one while the host has the other") {
-  constexpr std::size_t staged = 64, half = staged / 2;
-  for (const fakes::device_options& options : orders()) {
-    bench on(options);
-    const belay::device_access<stream_type, host_side> access(stream_type(on.gpu, stream_kind::copy),
-                                                              host_side(on.gpu, staged));
-    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, half - 1, half, half + 1, 5 * half, 6 * half + 7}) {
-      std::vector<unsigned char> there(bytes), back(bytes);
-      for (std::size_t i = 0; i < bytes; ++i) there[i] = static_cast<unsigned char>(i * 7 + bytes);
-      access.place(on.on_device<std::byte>(0), there.data(), bytes, belay::where::current());
-      access.fetch(back.data(), on.on_device<std::byte>(0), bytes, belay::where::current());
-      CHECK(back == there);
-    }
-  }
-
-  // Without a wait before the second copy.
-  bench on({fakes::work_order::late});
-  belay::device_access<stream_type, host_side> access(stream_type(on.gpu, stream_kind::copy),
-                                                      host_side(on.gpu, staged));
-  std::vector<std::byte> back(4 * half);
-  const auto order_of = [&](const auto& call) {
-    const std::size_t before = on.api.calls().size();
-    call();
-    std::string order;
-    for (std::size_t i = before; i < on.api.calls().size(); ++i)
-      if (on.api.calls()[i] == "copy" || on.api.calls()[i] == "await") order += on.api.calls()[i] + ' ';
-    return order;
+TEST_CASE(
+    "rows are added to those of a table by sorting, in pieces that fit, with the bits of one row after the other") {
+  struct shape {
+    std::size_t rows, width, limit, sorts;  // 64 keys and places fill the scratch memory
   };
-  CHECK(order_of([&] { access.fetch(back.data(), on.memory.data(), 4 * half, belay::where::current()); }) ==
-        "copy copy await copy await copy await await ");
-  CHECK(order_of([&] { access.place(on.memory.data(), back.data(), 4 * half, belay::where::current()); }) ==
-        "copy copy await copy await copy await ");
+  enum class index_kind { scattered, one };
+  for (const shape& of : {shape{0, 4, 5, 0},
+                          {1, 4, 5, 0},
+                          {31, 4, 5, 0},
+                          {32, 4, 5, 1},
+                          {64, 7, 3, 1},
+                          {65, 8, 40, 2},
+                          {200, 1, 5, 4},
+                          {200, 12, 0x7fffffff, 0}})
+    for (const index_kind kind : {index_kind::scattered, index_kind::one}) {
+      CAPTURE(of.rows);
+      constexpr std::size_t table_at = 2048, in_at = 4096, table_size = 480;
+      bench with({work_order::late});
+      const memory_type workspace(with.gpu, with.kit.workspace_bytes());
+      with.kit.use_workspace({workspace.data(), workspace.size_bytes()});
+      for (std::size_t i = 0; i < of.rows; ++i)  // some are no index of a row
+        with.on_host<std::int32_t>(0)[i] = kind == index_kind::one ? 2 : static_cast<std::int32_t>(i * i % 7) - 1;
+      fill_numbers(with.on_host<float>(table_at), table_size);
+      fill_numbers(with.on_host<float>(in_at), of.rows * of.width);
+      for (std::size_t i = 0; i < of.rows * of.width; ++i)  // so that another order has other bits
+        with.on_host<float>(in_at)[i] *= static_cast<float>(1 + i % 11 * i);
+      with.upload();
+      const auto added = [&](float* in, std::int32_t* index, float* table) {
+        return belay::kernel::accumulate_rows<float, std::int32_t>{in, index, of.rows, table, of.width, of.limit};
+      };
+      const std::size_t before = with.api.calls().size();
+      with.kit.add_rows(
+          added(with.on_device<float>(in_at), with.on_device<std::int32_t>(0), with.on_device<float>(table_at)));
+      CHECK(std::count(with.api.calls().begin() + static_cast<std::ptrdiff_t>(before), with.api.calls().end(),
+                       "sort") == static_cast<std::ptrdiff_t>(of.sorts));
+      std::vector<float> expected(with.on_host<float>(table_at), with.on_host<float>(table_at) + table_size);
+      const auto all = added(with.on_host<float>(in_at), with.on_host<std::int32_t>(0), expected.data());
+      belay::kernel::for_each_row(all.blocks(), all);
+      with.download();
+      CHECK(std::equal(expected.begin(), expected.end(), with.on_host<float>(table_at)));
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A small network trained by an engine over a device of the host, whose streams are late on purpose, and by the host.
+// A small network trained by an engine over a device of the host, whose streams are late on purpose, and by the host;
+// and the copies by which the host sees the engine's memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/step.hpp"
 #include "unit/backend/bent_network.hpp"
 #include "unit/backend/fake_cuda.hpp"
@@ -90,4 +92,38 @@ TEST_CASE("a step in which a call of the device fails is an error that names it,
     }
     CHECK(api.empty());
   }
+}
+
+TEST_CASE("copies of any size pass through two halves: the device copies one while the host has the other") {
+  constexpr std::size_t staged = 64, half = staged / 2;
+  for (const fakes::device_options& options : orders()) {
+    bench on(options);
+    const belay::device_access<stream_type, host_side> access(stream_type(on.gpu, belay::stream_kind::copy),
+                                                              host_side(on.gpu, staged));
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, half - 1, half, half + 1, 5 * half, 6 * half + 7}) {
+      std::vector<unsigned char> there(bytes), back(bytes);
+      for (std::size_t i = 0; i < bytes; ++i) there[i] = static_cast<unsigned char>(i * 7 + bytes);
+      access.place(on.on_device<std::byte>(0), there.data(), bytes, belay::where::current());
+      access.fetch(back.data(), on.on_device<std::byte>(0), bytes, belay::where::current());
+      CHECK(back == there);
+    }
+  }
+
+  // Without a wait before the second copy.
+  bench on({fakes::work_order::late});
+  belay::device_access<stream_type, host_side> access(stream_type(on.gpu, belay::stream_kind::copy),
+                                                      host_side(on.gpu, staged));
+  std::vector<std::byte> back(4 * half);
+  const auto order_of = [&](const auto& call) {
+    const std::size_t before = on.api.calls().size();
+    call();
+    std::string order;
+    for (std::size_t i = before; i < on.api.calls().size(); ++i)
+      if (on.api.calls()[i] == "copy" || on.api.calls()[i] == "await") order += on.api.calls()[i] + ' ';
+    return order;
+  };
+  CHECK(order_of([&] { access.fetch(back.data(), on.memory.data(), 4 * half, belay::where::current()); }) ==
+        "copy copy await copy await copy await await ");
+  CHECK(order_of([&] { access.place(on.memory.data(), back.data(), 4 * half, belay::where::current()); }) ==
+        "copy copy await copy await copy await ");
 }

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <vector>
+
+#include "unit/kernel/support/threads.hpp"
 
 namespace {
 
@@ -68,4 +72,27 @@ TEST_CASE("an infinity or a NaN is still visible after the round trip, and leave
     CHECK_FALSE(std::isfinite(out[7]));
     CHECK(out[200] == 1.0f);
   }
+}
+
+TEST_CASE_TEMPLATE("a block has the same bits from one thread and from a warp, aligned for packs or not", T, float,
+                   double) {
+  constexpr std::size_t most = 300;
+  alignas(16) T in[most + 1], one[most + 1] = {}, many[most + 1] = {};
+  alignas(16) fp8_e4m3 narrow[most + 1] = {}, same_narrow[most + 1] = {};
+  for (std::size_t i = 0; i <= most; ++i) in[i] = static_cast<T>(std::sin(0.7 * double(i) + 1) * (i < 200 ? 3 : 1e-6));
+  in[140] = std::numeric_limits<T>::quiet_NaN();
+  for (const std::size_t n : {std::size_t{1}, std::size_t{127}, std::size_t{128}, std::size_t{131}, most})
+    for (const std::size_t unaligned : {0u, 1u}) {
+      CAPTURE(n);
+      float scales[3] = {}, same_scales[3] = {};
+      const std::size_t blocks = quantize_block_count(n);
+      for_each_row(blocks, quantize<T>{in + unaligned, narrow + unaligned, scales, n});
+      test::run_by_threads<32>(blocks, quantize<T>{in + unaligned, same_narrow + unaligned, same_scales, n});
+      CHECK(std::equal(scales, scales + 3, same_scales));
+      CHECK(std::memcmp(narrow, same_narrow, sizeof narrow) == 0);
+      for_each_row(blocks, dequantize<T>{narrow + unaligned, scales, one + unaligned, n});
+      test::run_by_threads<32>(blocks, dequantize<T>{narrow + unaligned, scales, many + unaligned, n});
+      CHECK(std::memcmp(one, many, sizeof one) == 0);
+      CHECK(one[unaligned] != 0);
+    }
 }

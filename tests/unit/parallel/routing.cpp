@@ -3,13 +3,18 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "belay/step/engine.hpp"
 #include "belay/step/frame.hpp"
+#include "unit/kernel/support/threads.hpp"
 
 namespace {
 
@@ -41,7 +46,100 @@ std::vector<T> some_logits(std::size_t count, unsigned seed) {
   return out;
 }
 
+// What rows are routed to, and the gradient of their logits. Of a NaN it does not matter which it is.
+template <class T>
+struct routed_rows {
+  std::vector<std::int32_t> choices;
+  std::vector<T> weights, probabilities, gradient;
+  [[nodiscard]] bool same(const routed_rows& other) const {
+    const auto bits = [](const std::vector<T>& a, const std::vector<T>& b) {
+      return std::equal(a.begin(), a.end(), b.begin(), [](const T& x, const T& y) {
+        return (std::isnan(x) && std::isnan(y)) || std::memcmp(&x, &y, sizeof x) == 0;
+      });
+    };
+    return choices == other.choices && bits(weights, other.weights) && bits(probabilities, other.probabilities) &&
+           bits(gradient, other.gradient);
+  }
+};
+
+// `run(rows, kernel)` runs a kernel of rows.
+template <class T>
+routed_rows<T> routed_by(const std::vector<T>& logits, std::size_t experts, std::size_t k, const auto& run) {
+  const std::size_t rows = logits.size() / experts;
+  routed_rows<T> out{std::vector<std::int32_t>(rows * k), std::vector<T>(rows * k), std::vector<T>(rows * experts),
+                     std::vector<T>(rows * experts)};
+  const std::vector<std::int64_t> counts(experts, 3);
+  const std::vector<T> dweights = some_logits<T>(rows * k, 9);
+  belay::route_row<T> forward{
+      logits.data(), out.choices.data(), out.weights.data(), out.probabilities.data(), experts, k, 0};
+  run(rows, forward);
+  const routed_rows<T> first = out;
+  forward.replay = 1;
+  run(rows, forward);
+  CHECK(out.same(first));
+  run(rows, belay::route_gradient_row<T>{out.choices.data(), out.weights.data(), out.probabilities.data(),
+                                         counts.data(), dweights.data(), out.gradient.data(), experts, k, T(0.3)});
+  return out;
+}
+
+// The k largest of a row, the lower number first where two are equal; none of two that are NaN is larger.
+template <class T>
+std::vector<std::int32_t> largest(const T* row, std::size_t experts, std::size_t k) {
+  std::vector<std::int32_t> order(experts);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return row[a] > row[b]; });
+  order.resize(k);
+  return order;
+}
+
 }  // namespace
+
+TEST_CASE_TEMPLATE("rows are routed with the same bits by one thread and by a warp, ties and no numbers included", T,
+                   float, double) {
+  constexpr T infinite = std::numeric_limits<T>::infinity(), none = std::numeric_limits<T>::quiet_NaN();
+  constexpr std::size_t rows = 7;
+  for (const std::size_t experts : {1u, 7u, 8u, 33u, 256u}) {
+    const std::size_t most = std::min<std::size_t>(experts, 8);
+    for (std::size_t k = experts == 8 ? 1 : most; k <= most; ++k) {
+      CAPTURE(experts);
+      CAPTURE(k);
+      std::vector<T> logits = some_logits<T>(rows * experts, 5);
+      for (std::size_t e = 0; e < experts; ++e) {
+        logits[experts + e] = static_cast<T>(e * 7 % 4);  // equal ones
+        logits[2 * experts + e] *= T(60);                 // whose probabilities are 0 or subnormal
+        logits[3 * experts + e] = -infinite;
+      }
+      logits[4 * experts] = -infinite;
+      logits[5 * experts + experts / 2] = infinite;
+      logits[6 * experts] = none;
+      const auto one = routed_by(logits, experts, k, [](std::size_t count, const auto& kernel) {
+        belay::kernel::for_each_row(count, kernel);
+      });
+      const auto many = routed_by(
+          logits, experts, k, [](std::size_t count, const auto& kernel) { test::run_by_threads<32>(count, kernel); });
+      CHECK(one.same(many));
+      for (std::size_t row = 0; row < rows; ++row) {
+        const auto* const choice = one.choices.data() + row * k;
+        CHECK(std::vector<std::int32_t>(choice, choice + k) ==
+              largest(one.probabilities.data() + row * experts, experts, k));
+        T total = 0;
+        for (std::size_t j = 0; j < k; ++j) total += one.weights[row * k + j];
+        const bool is_number = row < 3 || (row == 4 && experts > 1);
+        CHECK(std::isnan(total) == !is_number);
+        if (is_number) CHECK(total == doctest::Approx(1));
+      }
+    }
+  }
+}
+
+TEST_CASE("a token may visit all of many experts") {
+  constexpr std::size_t experts = 70;
+  const std::vector<float> logits = some_logits<float>(2 * experts, 8);
+  const auto routed = routed_by(logits, experts, experts,
+                                [](std::size_t count, const auto& kernel) { test::run_by_threads<32>(count, kernel); });
+  const auto* const first = routed.choices.data() + experts;
+  CHECK(std::vector<std::int32_t>(first, first + experts) == largest(logits.data() + experts, experts, experts));
+}
 
 TEST_CASE("a token goes to its most probable experts, best first, with weights that sum to one") {
   call_site site;

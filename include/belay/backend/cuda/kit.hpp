@@ -145,6 +145,31 @@ class kit {
     }
   }
 
+  /// Rows that are added to those of a table: they are sorted by their index, and teams add the rows of one. As many at
+  /// once as there is memory to sort. One row after the other where they are few, the run has given no workspace, or
+  /// the table has more rows than a key can name.
+  template <class T, class Index, class Table>
+  void add_rows(const kernel::accumulate_rows<T, Index, Table>& all) {
+    constexpr std::size_t few = 32, largest_key = 0x7fffffff;
+    std::size_t at_once = all.limit < largest_key && !scratch_.empty() ? all.rows : 0;
+    while (at_once >= few && 2 * key_bytes(at_once) + api().sort_bytes(at_once, all.limit + 1) > scratch_.size())
+      at_once = (at_once + 1) / 2;
+    if (at_once < few) return teams(all.blocks(), all);
+    for (std::size_t first = 0; first < all.rows; first += at_once) {
+      const std::size_t count = all.rows - first < at_once ? all.rows - first : at_once;
+      const std::size_t array = key_bytes(count);
+      auto* const keys = reinterpret_cast<std::int32_t*>(scratch_.data());
+      auto* const places = reinterpret_cast<std::int32_t*>(scratch_.data() + array);
+      const kernel::accumulate_sorted_rows<T, Index, Table> sorted{all.part(first, count), keys};
+      each(count, kernel::limited_keys<Index>{sorted.of.index, all.limit, keys});
+      stream_.expect(
+          api().sort(stream_.handle(), scratch_.subspan(2 * array), {keys, {count}}, all.limit + 1, {places, {count}}),
+          "sort", count * sizeof *keys, {});
+      each(count, kernel::rows_by_place{places, keys});
+      teams(sorted.indices(), sorted);
+    }
+  }
+
   /// Bytes of memory that the run gives to the kit: for products beside their operands, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_of(api()); }
   /// Bytes of memory that the run gives to any kit over `api`: for products beside their operands, and for other
@@ -167,6 +192,11 @@ class kit {
   template <class T>
   [[nodiscard]] std::span<T> scratch() const noexcept {
     return {reinterpret_cast<T*>(scratch_.data()), scratch_.size() / sizeof(T)};
+  }
+
+  // In whole packs.
+  [[nodiscard]] static constexpr std::size_t key_bytes(std::size_t keys) noexcept {
+    return (keys * sizeof(std::int32_t) + 15) / 16 * 16;
   }
 
   [[noreturn]] void refuse_sort(std::size_t keys, std::size_t needs) const {

@@ -5,6 +5,8 @@
 
 #include <barrier>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -13,7 +15,7 @@ namespace test {
 template <unsigned Lanes>
 struct shared_by_lanes {
   std::barrier<> meeting{Lanes};
-  double given[Lanes] = {};
+  std::uint64_t given[Lanes] = {};
 };
 
 template <unsigned Lanes>
@@ -24,11 +26,12 @@ struct threads {
   void synchronize() const { shared->meeting.arrive_and_wait(); }
   template <class T>
   [[nodiscard]] T from(unsigned other, T value) const {
-    shared->given[lane] = static_cast<double>(value);  // exact for both types
+    static_assert(sizeof(T) <= sizeof(std::uint64_t));
+    std::memcpy(&shared->given[lane], &value, sizeof(T));
     shared->meeting.arrive_and_wait();
-    const T result = static_cast<T>(shared->given[other]);
+    std::memcpy(&value, &shared->given[other], sizeof(T));
     shared->meeting.arrive_and_wait();
-    return result;
+    return value;
   }
 };
 
