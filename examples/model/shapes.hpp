@@ -44,7 +44,7 @@ template <class T, std::size_t Rank>
 
 /// Numbers rounded to T, in scratch; themselves where T is not narrower.
 template <class T, std::size_t Rank>
-[[nodiscard]] view<const T, Rank> rounded(auto& frame, view<compute_type_t<T>, Rank> x) {
+[[nodiscard]] view<const T, Rank> rounded(auto& frame, view<const compute_type_t<T>, Rank> x) {
   if constexpr (kernel::real<T>) {
     return x;
   } else {
