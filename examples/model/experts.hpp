@@ -49,8 +49,8 @@ class experts {
     const auto inside = scratch<T>(frame, {rows.extent(0), width_});
     const auto ends = ends_of(offsets);
     frame.grouped(saved.gate_up, rows, transposed(frame.read(gate_up_)), ends);
-    frame.teams(rows.extent(0), kernel::swiglu_rows<T, std::size_t>{saved.gate_up.data(), inside.data(),
-                                                                    &offsets.back(), width_});
+    frame.teams(rows.extent(0),
+                kernel::swiglu_rows<T, std::size_t>{saved.gate_up.data(), inside.data(), &offsets.back(), width_});
     frame.grouped(outputs, inside, transposed(frame.read(down_)), ends);
     return saved;
   }

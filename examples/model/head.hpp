@@ -43,10 +43,11 @@ class head {
     return saved;
   }
 
+  /// The kept logits are overwritten where T is narrower.
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows_of(r.x).shape());
-    const auto dlogits = rows_of(rounded<T>(frame, dout));
+    const auto dlogits = rows_of(rounded_over<T>(frame, dout, r.out));  // a copy in scratch would be as large
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
     frame.product(frame.add_to(projection_), transposed(dlogits), normed);
     const auto dnormed = rows_of(dx);

@@ -54,6 +54,19 @@ template <class T, std::size_t Rank>
   }
 }
 
+/// The same in the memory of numbers that nobody reads any more.
+template <class T, std::size_t Rank>
+[[nodiscard]] view<const T, Rank> rounded_over(auto& frame, view<const compute_type_t<T>, Rank> x,
+                                               [[maybe_unused]] view<compute_type_t<T>, Rank> unread) {
+  if constexpr (kernel::real<T>) {
+    return x;
+  } else {
+    const view<T, Rank> out(reinterpret_cast<T*>(unread.data()), x.shape());
+    frame.each(x.size(), kernel::copy<compute_type_t<T>, T>{x.data(), out.data()});
+    return out;
+  }
+}
+
 /// Where a gradient is computed before it is rounded into `x`: scratch, or `x` itself where it is not narrower.
 template <class T, std::size_t Rank>
 [[nodiscard]] view<compute_type_t<T>, Rank> numbers_for(auto& frame, view<T, Rank> x) {

@@ -60,10 +60,9 @@ class activation_formula {
   }
   /// Logits, which the head keeps, and a number for each row.
   [[nodiscard]] double head_kept() const noexcept { return number * rows_ * (real(model_->vocabulary) + 1); }
-  /// Their gradient, and what the backward of the head has in scratch.
+  /// Their gradient, and what the backward of the head has in scratch. It rounds the gradient into the logits' memory.
   [[nodiscard]] double head_backward() const noexcept {
-    const double logits = rows_ * real(model_->vocabulary);
-    return number * logits + boundary() + value_ * hidden_ * rows_ + rounded(logits);
+    return number * rows_ * real(model_->vocabulary) + boundary() + value_ * hidden_ * rows_;
   }
 
  private:

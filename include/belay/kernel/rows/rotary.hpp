@@ -106,8 +106,9 @@ struct rotated_rows {
     for (std::size_t head = 0; head < heads; ++head) {
       const std::size_t low = head * head_size;
       const std::size_t high = low + half;
-      for_each_index(team, half, rotated_pair<T, Out>{from + low, from + high, to + low, to + high, cosine + entry,
-                                                      sine + entry, sign});
+      for_each_index(
+          team, half,
+          rotated_pair<T, Out>{from + low, from + high, to + low, to + high, cosine + entry, sine + entry, sign});
     }
     const std::size_t rotated = heads * head_size;
     for_each_pack(team, width - rotated, copy<T, Out>{from + rotated, to + rotated});
