@@ -11424,12 +11424,55 @@ BELAY_DECL std::string text(const kernel::finding& found) {
 
 namespace belay::inline BELAY_ABI {
 
+/// Copies of any size between a device and any memory of the host, through memory that the device copies to and from:
+/// while it copies one half of that, the host fills or empties the other. By one thread at a time.
+class staged_copies {
+ public:
+  /// Through `memory`, which is the caller's while a call lasts.
+  explicit staged_copies(std::span<std::byte> memory) noexcept : half_(memory.size() / 2), first_(memory.data()) {}
+
+  /// Each returns when its copies are over. `queue(to, from, bytes)` queues a copy in the order of one stream and gives
+  /// the event behind it. Throw what the device has failed with.
+  template <class Queue>
+  void fetch(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
+    stream_event over[2];
+    const auto begin = [&](std::size_t done, std::size_t turn) {
+      if (done < bytes)
+        over[turn] = queue(half(turn), static_cast<const std::byte*>(from) + done, lesser_of(half_, bytes - done));
+    };
+    begin(0, 0);
+    for (std::size_t done = 0, turn = 0; done < bytes; done += half_, turn = 1 - turn) {
+      begin(done + half_, 1 - turn);
+      over[turn].synchronize(at);
+      std::memcpy(static_cast<std::byte*>(to) + done, half(turn), lesser_of(half_, bytes - done));
+    }
+  }
+  template <class Queue>
+  void place(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
+    stream_event over[2];
+    std::size_t turn = 0;
+    for (std::size_t done = 0; done < bytes; done += half_, turn = 1 - turn) {
+      const std::size_t part = lesser_of(half_, bytes - done);
+      over[turn].synchronize(at);
+      std::memcpy(half(turn), static_cast<const std::byte*>(from) + done, part);
+      over[turn] = queue(static_cast<std::byte*>(to) + done, half(turn), part);
+    }
+    over[1 - turn].synchronize(at);  // the last, behind all others
+  }
+
+ private:
+  [[nodiscard]] std::byte* half(std::size_t turn) const noexcept { return first_ + turn * half_; }
+
+  std::size_t half_;
+  std::byte* first_;
+};
+
 /// Any thread calls it, and every call returns when its copies are over. What the memory holds is not ordered with what
 /// other streams have queued: that is over before.
 class host_access {
  public:
   /// Elements of a piece are at most so many bytes.
-  static constexpr std::size_t piece_bytes = std::size_t{256} << 10U;
+  static constexpr std::size_t piece_bytes = std::size_t{4} << 20U;
 
   /// Copies between two places that the device addresses. Throws what the device has failed with.
   virtual void copy(void* to, const void* from, std::size_t bytes, where at) const = 0;
@@ -11461,34 +11504,30 @@ class device_access final : public host_access {
   device_access(Stream stream, Pinned staged) : stream_(std::move(stream)), staged_(std::move(staged)) {}
 
   void copy(void* to, const void* from, std::size_t bytes, where at) const override {
-    stream_event over;
-    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
-      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
-    {
-      const std::lock_guard alone(queueing_);
-      stream_.copy(to, from, bytes, at);
-      over = stream_.record(at);
-    }
-    over.synchronize(at);
+    queue_for_any_thread(to, from, bytes, at).synchronize(at);
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
-      copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
-      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
-    }
+    staged_copies({staged_.data(), staged_.size_bytes()}).fetch(to, from, bytes, queue_at(at), at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
-      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
-      copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
-    }
+    staged_copies({staged_.data(), staged_.size_bytes()}).place(to, from, bytes, queue_at(at), at);
   }
 
  private:
+  [[nodiscard]] stream_event queue_for_any_thread(void* to, const void* from, std::size_t bytes, where at) const {
+    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
+      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
+    const std::lock_guard alone(queueing_);
+    stream_.copy(to, from, bytes, at);
+    return stream_.record(at);
+  }
+  [[nodiscard]] auto queue_at(where at) const {
+    return
+        [this, at](void* to, const void* from, std::size_t bytes) { return queue_for_any_thread(to, from, bytes, at); };
+  }
+
   mutable std::mutex queueing_, staging_;
   mutable Stream stream_;
   Pinned staged_;
@@ -13044,14 +13083,12 @@ concept attention_kit = requires(K& kit, const attention_call<T>& forward, const
   kit.attention(backward);
 };
 
-/// A kit whose device counts and sorts with all its threads, as `kernel::counted_values`, `scanned_counts`,
-/// `sorted_places` and `selected_positions` say. A host's kernels do that in passing.
+/// A kit whose device counts and sorts with all its threads, as `kernel::counted_values`, `sorted_places` and
+/// `selected_positions` say. A host's kernels do that in passing.
 template <class K>
 concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
-                               view<const std::int64_t, 1> counts, view<std::int64_t, 1> sums, std::size_t limit,
-                               std::int64_t* count) {
-  kit.histogram(values, sums);
-  kit.scan(counts, sums);
+                               view<std::int64_t, 1> counts, std::size_t limit, std::int64_t* count) {
+  kit.histogram(values, counts);
   kit.sort(values, limit, places);
   kit.select(values, places, count);
 };
@@ -13926,22 +13963,6 @@ struct counted_values {
   }
 };
 
-/// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
-struct scanned_counts {
-  /// The counts that are added, and the sums before each.
-  view<const std::int64_t, 1> counts;
-  view<std::int64_t, 1> sums;
-  /// All of it.
-  BELAY_HD void operator()() const noexcept {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      const std::int64_t one = counts[i];
-      sums[i] = sum;
-      sum += one;
-    }
-  }
-};
-
 /// places[i] = where keys[i] stands when the keys are sorted stably. Every key is at least 0 and below `limit`.
 struct sorted_places {
   /// The keys, what they are below, and their places.
@@ -14328,6 +14349,27 @@ void fill_rotary_table(T* cosine, T* sine, std::size_t length, std::size_t head_
   }
 }
 
+/// Element j and element j + d/2 of a head, rotated; they may be written where they were read.
+template <stored_real T, stored_real Out = T>
+struct rotated_pair {
+  using number = compute_type_t<T>;
+
+  const T* low;
+  const T* high;
+  Out* to_low;
+  Out* to_high;
+  const number* cosine;
+  const number* sine;
+  number sign;
+  BELAY_HD constexpr void operator()(std::size_t j) const noexcept {
+    const number a = widened(low[j]);
+    const number b = widened(high[j]);
+    const number s = sign * sine[j];
+    to_low[j] = static_cast<Out>(a * cosine[j] - b * s);
+    to_high[j] = static_cast<Out>(b * cosine[j] + a * s);
+  }
+};
+
 /// Rotates the `heads` heads of a token in place. A kernel index is a token: it lies at x + token * stride, and its
 /// position is token % length. `stride` is in elements, so that x may be a part of a wider row.
 template <stored_real T>
@@ -14343,21 +14385,6 @@ struct rotate_heads {
   std::size_t head_size;
   rotation direction = rotation::forward;
 
-  struct pair {
-    T* low;
-    T* high;
-    const number* cosine;
-    const number* sine;
-    number sign;
-    BELAY_HD constexpr void operator()(std::size_t j) const noexcept {
-      const number a = widened(low[j]);
-      const number b = widened(high[j]);
-      const number s = sign * sine[j];
-      low[j] = static_cast<T>(a * cosine[j] - b * s);
-      high[j] = static_cast<T>(b * cosine[j] + a * s);
-    }
-  };
-
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t token) const noexcept {
     const std::size_t half = head_size / 2;
@@ -14365,8 +14392,44 @@ struct rotate_heads {
     const number sign = direction == rotation::forward ? number(1) : number(-1);
     for (std::size_t head = 0; head < heads; ++head) {
       T* low = x + token * stride + head * head_size;
-      for_each_index(team, half, pair{low, low + half, cosine + entry, sine + entry, sign});
+      T* high = low + half;
+      for_each_index(team, half, rotated_pair<T>{low, high, low, high, cosine + entry, sine + entry, sign});
     }
+  }
+};
+
+/// The rows of `in`, [tokens, width], in the type of `out`, with their first `heads` heads rotated: computed with as
+/// numbers and rounded once.
+template <stored_real T, stored_real Out>
+struct rotated_rows {
+  using number = compute_type_t<T>;
+
+  const T* in;
+  Out* out;
+  const number* cosine;
+  const number* sine;
+  std::size_t width;
+  std::size_t length;
+  std::size_t heads;
+  std::size_t head_size;
+  rotation direction = rotation::forward;
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t token) const noexcept {
+    const std::size_t half = head_size / 2;
+    const std::size_t entry = (token % length) * half;
+    const number sign = direction == rotation::forward ? number(1) : number(-1);
+    const T* const from = in + token * width;
+    Out* const to = out + token * width;
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t low = head * head_size;
+      const std::size_t high = low + half;
+      for_each_index(
+          team, half,
+          rotated_pair<T, Out>{from + low, from + high, to + low, to + high, cosine + entry, sine + entry, sign});
+    }
+    const std::size_t rotated = heads * head_size;
+    for_each_pack(team, width - rotated, copy<T, Out>{from + rotated, to + rotated});
   }
 };
 
@@ -22657,17 +22720,32 @@ struct noted_rows {
   BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
 };
 
-/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
-struct offsets_within {
-  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
+/// Offsets of experts, which are the sums of the counts before each, up to the capacity; the counts of all ranks too,
+/// where there is one. A team does all.
+struct counted_offsets {
+  /// The counts [experts], those of all ranks and the offsets [experts + 1] to write, and the capacity.
+  const std::int64_t* counts;
+  std::int64_t* global_counts;
   std::size_t* offsets;
   std::size_t experts;
-  std::size_t selections;
   std::size_t capacity;
-  /// Offset i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::size_t first = i == experts ? selections : offsets[i];
-    offsets[i] = first < capacity ? first : capacity;
+  /// One index.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t) const noexcept {
+    std::int64_t before = 0;  // those of earlier rounds of lanes
+    for (std::size_t first = 0; first <= experts; first += Team::lanes) {
+      const std::size_t e = first + team.lane;
+      const std::int64_t own = e < experts ? counts[e] : 0;
+      std::int64_t through = own;  // the counts from the round's first expert to this one
+      for (unsigned step = 1; step < Team::lanes; step *= 2) {
+        const std::int64_t earlier = team.from(team.lane < step ? team.lane : team.lane - step, through);
+        if (team.lane >= step) through += earlier;
+      }
+      if (e < experts) global_counts[e] = own;
+      const auto offset = static_cast<std::size_t>(before + through - own);
+      if (e <= experts) offsets[e] = offset < capacity ? offset : capacity;
+      before += team.from(Team::lanes - 1, through);
+    }
   }
 };
 /// Places beyond the capacity are none.
@@ -23173,17 +23251,15 @@ class expert_exchange final : public exchange_core {
             at};
   }
 
-  // Where all experts are on this rank of a device: the host reads no counts. Sums of them are not negative, so they
-  // are the same numbers without a sign.
+  // Where all experts are on this rank of a device: the host reads no counts.
   template <class Frame>
   void count_here(Frame& frame, const routing<number>& routed, const moved_rows& rows) {
     const std::size_t experts = shape().experts, choices = rows.choices.size();
     moves_->note_needed(choices);
-    frame.each(experts, kernel::copy<std::int64_t>{rows.counts, rows.global_counts});
-    frame.kit().scan(routed.counts, {reinterpret_cast<std::int64_t*>(rows.offsets), {experts}});
-    frame.each(experts + 1, offsets_within{rows.offsets, experts, choices, rows.capacity});
+    frame.teams(1, counted_offsets{routed.counts.data(), rows.global_counts, rows.offsets, experts, rows.capacity});
+    if (choices <= rows.capacity) return;
     frame.each(choices, places_within{rows.places, rows.capacity});
-    if (choices > rows.capacity) frame.each(1, noted_rows{{rows.found, {}}, choices});
+    frame.each(1, noted_rows{{rows.found, {}}, choices});
   }
 
   template <class Frame>

@@ -29,7 +29,7 @@ class attention {
   /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
   struct residue {
     view<number, 3> out;
-    view<const number, 3> x;
+    view<const T, 3> x;
     view<T, 2> packed;         // [rows, queries + keys + values]
     view<T, 2> context;        // [rows, queries]
     view<number, 3> log_sums;  // [sequences, heads, length]
@@ -50,31 +50,24 @@ class attention {
     }
   }
 
-  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
     const residue saved = attend(frame, x, keep<number>(frame, x.shape()));
     frame.product(rows_of(saved.out), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
   /// Adds to `out`, so that a residual connection needs no pass of its own.
-  [[nodiscard]] residue forward_onto(auto& frame, view<const number, 3> x, view<number, 3> out) {
+  [[nodiscard]] residue forward_onto(auto& frame, view<const T, 3> x, view<number, 3> out) {
     const residue saved = attend(frame, x, out);
     frame.product(adding_to(rows_of(saved.out)), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
-    const std::size_t length = r.x.extent(1);
-    const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
-    const auto memory = scratch<number>(frame, {heads.backward_scratch()});
-    const auto dcontext = scratch<number>(frame, r.context.shape());
-    const operand<number> dpacked = scratch<number>(frame, r.packed.shape());
-    const auto dy = rows_of(dout);
-    if constexpr (trained) frame.product(frame.add_to(output_), transposed(dy), r.context);
-    frame.product(dcontext, dy, frame.read(output_));
-    heads.backward(frame, {shape_, length, r.packed, r.context, r.log_sums, dcontext, dpacked, memory.data()});
-    rotary_->apply(frame, dpacked, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
+    const auto drows = scratch<T>(frame, r.packed.shape());
+    differentiate_heads(frame, r, dout, drows);
+    const operand<const T> dpacked = drows;
     if constexpr (trained) {
       const auto in = rows_of(r.x);
       frame.product(frame.add_to(query_), transposed(shape_.queries(dpacked)), in);
@@ -97,7 +90,7 @@ class attention {
 
  private:
   // All but the last product.
-  [[nodiscard]] residue attend(auto& frame, view<const number, 3> x, view<number, 3> out) {
+  [[nodiscard]] residue attend(auto& frame, view<const T, 3> x, view<number, 3> out) {
     const std::size_t length = x.extent(1);
     const std::size_t rows = x.extent(0) * length;
     if (length > rotary_->positions()) {
@@ -119,12 +112,28 @@ class attention {
       frame.product(shape_.queries(packed), in, transposed(frame.read(query_)));
       frame.product(shape_.keys(packed), in, transposed(frame.read(key_)));
       frame.product(shape_.values(packed), in, transposed(frame.read(value_)));
-      rotary_->apply(frame, packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
-      if constexpr (!kernel::real<T>)
-        frame.each(numbers.size(), kernel::copy<number, T>{numbers.data(), saved.packed.data()});
+      rotary_->apply(frame, numbers, saved.packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
     }
     heads.forward(frame, {shape_, length, saved.packed, saved.context, saved.log_sums, memory.data()});
     return saved;
+  }
+
+  // The gradient of the projections' rows before rotation, and the output matrix's.
+  void differentiate_heads(auto& frame, const residue& r, view<const number, 3> dout, view<T, 2> drows) {
+    const std::size_t length = r.x.extent(1);
+    const causal_attention<T> heads(shape_, length);
+    const auto before_rounding = frame.scratch_scope();
+    const auto dcontext = scratch<number>(frame, r.context.shape());
+    {
+      const auto of_output = frame.scratch_scope();
+      const auto dy = rows_of(rounded<T>(frame, dout));
+      if constexpr (trained) frame.product(frame.add_to(output_), transposed(dy), r.context);
+      frame.product(dcontext, dy, frame.read(output_));
+    }
+    const auto memory = scratch<number>(frame, {heads.backward_scratch()});
+    const auto numbers = numbers_for(frame, drows);
+    heads.backward(frame, {shape_, length, r.packed, r.context, r.log_sums, dcontext, numbers, memory.data()});
+    rotary_->apply(frame, numbers, drows, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
   }
 
   attention_shape shape_;

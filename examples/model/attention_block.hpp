@@ -37,7 +37,7 @@ class attention_block {
     const auto out = keep<number>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<number>(frame, x.shape());
+    const auto normed = scratch<T>(frame, x.shape());
     norm_.normalise(frame, rows_of(x), rows_of(normed), scale);
     frame.each(x.size(), kernel::copy<number>{x.data(), out.data()});
     return {out, x, scale, attention_.forward_onto(frame, normed, out)};
@@ -65,7 +65,7 @@ class attention_block {
   void differentiate(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dnormed) {
     const auto scope = frame.scratch_scope();
     if constexpr (attention<T, Learning>::trained) {
-      const auto normed = scratch<number>(frame, r.x.shape());
+      const auto normed = scratch<T>(frame, r.x.shape());
       norm_.renormalise(frame, rows_of(r.x), r.scale, rows_of(normed));
       r.inner.x = normed;
     }

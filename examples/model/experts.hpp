@@ -46,11 +46,11 @@ class experts {
                                 view<T, 2> outputs) {
     const residue saved{rows, keep<T>(frame, {rows.extent(0), 2 * width_})};
     const auto scope = frame.scratch_scope();
-    const auto inside = scratch<number>(frame, {rows.extent(0), width_});
+    const auto inside = scratch<T>(frame, {rows.extent(0), width_});
     const auto ends = ends_of(offsets);
     frame.grouped(saved.gate_up, rows, transposed(frame.read(gate_up_)), ends);
-    frame.teams(rows.extent(0), kernel::swiglu_rows<T, std::size_t, number>{saved.gate_up.data(), inside.data(),
-                                                                            &offsets.back(), width_});
+    frame.teams(rows.extent(0),
+                kernel::swiglu_rows<T, std::size_t>{saved.gate_up.data(), inside.data(), &offsets.back(), width_});
     frame.grouped(outputs, inside, transposed(frame.read(down_)), ends);
     return saved;
   }

@@ -37,19 +37,21 @@ class head {
     const residue saved{keep<number>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
                         keep<number>(frame, row_count(x))};
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<number>(frame, rows_of(x).shape());
+    const auto normed = scratch<T>(frame, rows_of(x).shape());
     norm_.normalise(frame, rows_of(x), normed, saved.scale);
     frame.product(rows_of(saved.out), normed, transposed(frame.read(projection_)));
     return saved;
   }
 
+  /// The kept logits are overwritten where T is narrower.
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<number>(frame, rows_of(r.x).shape());
+    const auto normed = scratch<T>(frame, rows_of(r.x).shape());
+    const auto dlogits = rows_of(rounded_over<T>(frame, dout, r.out));  // a copy in scratch would be as large
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
-    frame.product(frame.add_to(projection_), transposed(rows_of(dout)), normed);
+    frame.product(frame.add_to(projection_), transposed(dlogits), normed);
     const auto dnormed = rows_of(dx);
-    frame.product(dnormed, rows_of(dout), frame.read(projection_));
+    frame.product(dnormed, dlogits, frame.read(projection_));
     norm_.differentiate(frame, rows_of(r.x), r.scale, to_read(dnormed), nullptr, rows_of(dx));
   }
 

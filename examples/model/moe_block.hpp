@@ -60,12 +60,12 @@ class moe_block {
     const auto out = keep<number>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
-    const auto normed = scratch<number>(frame, rows.shape());
+    const auto normed = scratch<T>(frame, rows.shape());
     const auto logits = scratch<number>(frame, {rows.extent(0), router_.experts()});
     norm_.normalise(frame, rows, normed, scale);
     router_.forward(frame, normed, logits);
     const auto routed = belay::route<number>(frame, logits, per_token_);
-    auto sent = exchange_->dispatch(frame, rounded<T>(frame, normed), routed);
+    auto sent = exchange_->dispatch(frame, to_read(normed), routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
     residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
     frame.each(x.size(), kernel::add<number>{out.data(), x.data(), out.data()});
@@ -83,9 +83,9 @@ class moe_block {
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
     std::move(back).finish(frame, din);
     belay::route_backward<number>(frame, r.routed, dweights, static_cast<number>(balance_scale_), dlogits);
-    const auto normed = scratch<number>(frame, x.shape());
+    const auto normed = scratch<T>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
-    router_.backward(frame, normed, dlogits, din);
+    router_.backward(frame, normed, rounded<T>(frame, to_read(dlogits)), din);
     norm_.differentiate(frame, x, r.scale, to_read(din), dy.data(), din);
   }
 

@@ -40,16 +40,18 @@ class rms_norm {
     differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), nullptr, rows_of(dx));
   }
 
-  /// Writes the normalised rows and each row's scale.
-  void normalise(auto& frame, view<const number, 2> x, view<number, 2> out, view<number, 1> scale) const {
-    frame.teams(x.extent(0), kernel::rms_norm_rows<number, number, T>{x.data(), frame.read(weight_).data(), out.data(),
-                                                                      scale.data(), x.extent(1), epsilon_});
+  /// Writes the normalised rows, rounded where `Out` is T, and each row's scale.
+  template <class Out>
+  void normalise(auto& frame, view<const number, 2> x, view<Out, 2> out, view<number, 1> scale) const {
+    frame.teams(x.extent(0), kernel::rms_norm_rows<number, Out, T>{x.data(), frame.read(weight_).data(), out.data(),
+                                                                   scale.data(), x.extent(1), epsilon_});
   }
 
   /// Writes the normalised rows again, with the same bits, from the scales of the first time.
-  void renormalise(auto& frame, view<const number, 2> x, view<const number, 1> scale, view<number, 2> out) const {
-    frame.teams(x.extent(0), kernel::rms_norm_rows_again<number, number, T>{x.data(), frame.read(weight_).data(),
-                                                                            scale.data(), out.data(), x.extent(1)});
+  template <class Out>
+  void renormalise(auto& frame, view<const number, 2> x, view<const number, 1> scale, view<Out, 2> out) const {
+    frame.teams(x.extent(0), kernel::rms_norm_rows_again<number, Out, T>{x.data(), frame.read(weight_).data(),
+                                                                         scale.data(), out.data(), x.extent(1)});
   }
 
   /// Writes the input's gradient, plus `beside` (the gradient that went around the norm; may be null), and adds the

@@ -43,12 +43,19 @@ class rotary {
     own_ = {};
   }
 
-  /// Rotates `heads` heads side by side in every row; row i has position i modulo `length`. A gradient is rotated by
-  /// the transposed rotation.
-  template <class Rows>
-  void apply(auto& frame, operand<Rows> rows, std::size_t heads, std::size_t length, kernel::rotation way) const {
-    frame.teams(rows.rows, kernel::rotate_heads<Rows>{rows.data, table_, table_ + half(), rows.stride, length, heads,
-                                                      head_dim_, way});
+  /// Rotates `heads` heads side by side in every row of numbers, and writes the rows to `out`, which is `in` where T is
+  /// not narrower; row i has position i modulo `length`. A gradient is rotated by the transposed rotation.
+  void apply(auto& frame, view<number, 2> in, view<T, 2> out, std::size_t heads, std::size_t length,
+             kernel::rotation way) const {
+    const number* const sine = table_ + half();
+    const std::size_t width = in.extent(1);
+    if constexpr (kernel::real<T>) {
+      frame.teams(in.extent(0),
+                  kernel::rotate_heads<T>{out.data(), table_, sine, width, length, heads, head_dim_, way});
+    } else {
+      frame.teams(in.extent(0), kernel::rotated_rows<number, T>{in.data(), out.data(), table_, sine, width, length,
+                                                                heads, head_dim_, way});
+    }
   }
 
  private:

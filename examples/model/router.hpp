@@ -25,12 +25,12 @@ class router {
   [[nodiscard]] std::size_t experts() const { return gate_.shape()[0]; }
 
   /// Writes `logits` [rows, experts] of `x` [rows, hidden].
-  void forward(auto& frame, view<const number, 2> x, view<number, 2> logits) {
+  void forward(auto& frame, view<const T, 2> x, view<number, 2> logits) {
     frame.product(logits, x, transposed(frame.read(gate_)));
   }
 
   /// Adds the gate's gradient, and adds the input's to `dx`.
-  void backward(auto& frame, view<const number, 2> x, view<const number, 2> dlogits, view<number, 2> dx) {
+  void backward(auto& frame, view<const T, 2> x, view<const T, 2> dlogits, view<number, 2> dx) {
     frame.product(frame.add_to(gate_), transposed(dlogits), x);
     frame.product(adding_to(dx), dlogits, frame.read(gate_));
   }

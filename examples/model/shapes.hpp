@@ -44,11 +44,24 @@ template <class T, std::size_t Rank>
 
 /// Numbers rounded to T, in scratch; themselves where T is not narrower.
 template <class T, std::size_t Rank>
-[[nodiscard]] view<const T, Rank> rounded(auto& frame, view<compute_type_t<T>, Rank> x) {
+[[nodiscard]] view<const T, Rank> rounded(auto& frame, view<const compute_type_t<T>, Rank> x) {
   if constexpr (kernel::real<T>) {
     return x;
   } else {
     const auto out = scratch<T>(frame, x.shape());
+    frame.each(x.size(), kernel::copy<compute_type_t<T>, T>{x.data(), out.data()});
+    return out;
+  }
+}
+
+/// The same in the memory of numbers that nobody reads any more.
+template <class T, std::size_t Rank>
+[[nodiscard]] view<const T, Rank> rounded_over(auto& frame, view<const compute_type_t<T>, Rank> x,
+                                               [[maybe_unused]] view<compute_type_t<T>, Rank> unread) {
+  if constexpr (kernel::real<T>) {
+    return x;
+  } else {
+    const view<T, Rank> out(reinterpret_cast<T*>(unread.data()), x.shape());
     frame.each(x.size(), kernel::copy<compute_type_t<T>, T>{x.data(), out.data()});
     return out;
   }

@@ -60,13 +60,15 @@ class activation_formula {
   }
   /// Logits, which the head keeps, and a number for each row.
   [[nodiscard]] double head_kept() const noexcept { return number * rows_ * (real(model_->vocabulary) + 1); }
-  /// Their gradient, and what the backward of the head has in scratch.
+  /// Their gradient, and what the backward of the head has in scratch. It rounds the gradient into the logits' memory.
   [[nodiscard]] double head_backward() const noexcept {
-    return number * rows_ * real(model_->vocabulary) + boundary() + number * hidden_ * rows_;
+    return number * rows_ * real(model_->vocabulary) + boundary() + value_ * hidden_ * rows_;
   }
 
  private:
   static constexpr double number = 4;  // bytes of what is computed with
+  // A copy that products read, of what stays a number beside it.
+  [[nodiscard]] double rounded(double numbers) const noexcept { return value_ < number ? value_ * numbers : 0; }
   [[nodiscard]] static double real(count value) noexcept { return static_cast<double>(value); }
 
   // As train_moe plans them: over the balanced number, but no more than can come.
@@ -106,22 +108,21 @@ class activation_formula {
   }
   [[nodiscard]] double feed_forward_scratch(count layer) const noexcept {
     const feed_forward_part& part = model_->feed_forward(layer);
-    if (part.experts == 0) return value_ * real(part.width) * rows_ + number * hidden_ * rows_;
-    const double inside = value_ * real(part.width) * capacity_;
-    const double normed = number * hidden_ * rows_, shared = value_ * real(part.shared_width) * rows_;
+    if (part.experts == 0) return value_ * (real(part.width) + hidden_) * rows_;
+    const double inside = value_ * real(part.width) * capacity_, shared = value_ * real(part.shared_width) * rows_;
+    const double normed = value_ * hidden_ * rows_ + rounded(rows_ * real(part.experts));
     return std::max({inside, normed, shared}) + rows_ * number * real(part.experts + part.experts_per_token);
   }
   [[nodiscard]] double forward_scratch(count layer) const noexcept {
     const feed_forward_part& part = model_->feed_forward(layer);
-    const double rounded = value_ < number ? sent() : 0;
-    const double inside = number * real(part.width) * (part.experts == 0 ? rows_ : capacity_);
-    return number * rows_ * (hidden_ + real(part.experts)) + rounded + inside;
+    const double inside = value_ * real(part.width) * (part.experts == 0 ? rows_ : capacity_);
+    return rows_ * (value_ * hidden_ + number * real(part.experts)) + inside;
   }
   [[nodiscard]] double attention_scratch() const noexcept {
     const attention_part& part = model_->attention;
-    const count widths = part.query_width + part.key_width + part.value_width + part.context_width;
-    const double scores = 2 * number * 64 * real(run_->sequence);
-    return number * rows_ * (hidden_ + real(widths)) + scores;
+    const double packed = rows_ * real(part.query_width + part.key_width + part.value_width);
+    const double context = rows_ * real(part.context_width), scores = 2 * 64 * real(run_->sequence);
+    return value_ * rows_ * hidden_ + number * (packed + context + scores) + rounded(packed);
   }
 
   const architecture* model_;

@@ -303,6 +303,14 @@ TEST_CASE("rotary positions turn pairs half a head apart, and the transpose turn
     }
     for (std::size_t j = heads * head_size; j < stride; ++j) CHECK(y[t * stride + j] == x[t * stride + j]);
   }
+  std::vector<belay::bf16> rounded(tokens * stride);
+  std::vector<float> narrow_x(x.begin(), x.end()), narrow_cosine(cosine.begin(), cosine.end()),
+      narrow_sine(sine.begin(), sine.end()), narrow_y = narrow_x;
+  for_each_row(tokens, rotate_heads<float>{narrow_y.data(), narrow_cosine.data(), narrow_sine.data(), stride, length,
+                                           heads, head_size});
+  for_each_row(tokens, rotated_rows<float, belay::bf16>{narrow_x.data(), rounded.data(), narrow_cosine.data(),
+                                                        narrow_sine.data(), stride, length, heads, head_size});
+  CHECK(rounded == std::vector<belay::bf16>(narrow_y.begin(), narrow_y.end()));
   for_each_row(tokens, rotate_heads<double>{y.data(), cosine.data(), sine.data(), stride, length, heads, head_size,
                                             rotation::transposed});
   check_near(y, x, 1e-14);
