@@ -956,7 +956,7 @@ namespace belay::inline BELAY_ABI {
 
 /// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Where the
 /// ranks of data are cut into shard groups, `shard` is this rank's, `dense_shard` that and expert together, and
-/// `shard_replica` the ranks of the same number in every shard group, which hold equal shares. Groups that are made
+/// `shard_replica` the ranks of the same number in every shard group, which hold equal shards. Groups that are made
 /// together are made in this order.
 enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
@@ -1022,7 +1022,7 @@ struct axes {
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
   /// Ranks of a shard group along data.
   [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
-  /// Whether equal shares are held by several ranks along data.
+  /// Whether equal shards are held by several ranks along data.
   [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
   /// Of valid axes; where it is more than any world has it does not wrap round.
   [[nodiscard]] constexpr long long ranks() const noexcept {
@@ -5569,6 +5569,8 @@ struct group_traits {
   bool starts_local_work = false;
   /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
   bool addresses_peers = false, mirrors_peers = false;
+  /// Memory of this rank alone can be made, into which peers send; see `ranks_of_heap`.
+  bool has_local_memory = false;
   /// Buffers are memory of a device, which the host does not address; and no other memory will do.
   bool on_device = false, device_memory_alone = false;
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
@@ -5899,6 +5901,7 @@ template <class G>
   out.has_varying_counts = has_varying_counts<G>;
   out.addresses_peers = directly_addressable<G>;
   out.mirrors_peers = mirrored_by_messages<G>;
+  out.has_local_memory = has_local_memory<G>;
   out.on_device = works_on_device<G>;
   out.starts_local_work = starts_work_of_its_own<G>;
   if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;
@@ -7765,7 +7768,7 @@ class mesh {
   [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
     return group(axis::dense_shard, at);
   }
-  /// Those that hold the same shares, one of every shard group.
+  /// Those that hold the same shards, one of every shard group.
   [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
     return group(axis::shard_replica, at);
   }
@@ -9237,10 +9240,11 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  // Of a group that tells when it runs whether it has such memory.
+  // Of a group that tells when it runs whether it has such memory; a rehearsed one stands for that of a rank alone too.
   static Group with_memory(Group group, where at) {
     if constexpr (tells_traits<Group>)
-      if (!group.traits().rehearsed && !addresses_peers(group) && !mirrors_peers(group))
+      if (const auto& of = group.traits();
+          !of.addresses_peers && !of.mirrors_peers && !(of.rehearsed && of.has_local_memory))
         throw usage_error(
             "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
             "size and exchanges messages",
@@ -18765,7 +18769,7 @@ class shard_copies {
       if (!replica_group.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
       const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
-      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
+      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(shard_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
@@ -18774,7 +18778,7 @@ class shard_copies {
   void recall() noexcept { next_ = reduced_.size(); }
 
  private:
-  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
+  [[nodiscard]] std::span<gradient_type> shard_of(std::size_t bucket) const noexcept {
     if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];
@@ -21845,6 +21849,8 @@ class exchange_core : public participant {
                 std::size_t element_bytes, where at);
   ~exchange_core() override = default;
 
+  /// `ranks`. Throws usage_error where they reach no memory of each other, or hold equal counts alone.
+  static const belay::group& expect_reach(const belay::group& ranks, where at);
   /// Of a run that computes on `processor`, in whose steps alone it takes part.
   void belong_to_run(computes_on processor) noexcept;
   /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.
@@ -22028,19 +22034,9 @@ BELAY_DECL void row_moves::send_rows(const group_calls& calls, const moved_rows&
   calls.exchange(transfers_, at);
 }
 
-BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
-                                        const expert_settings& settings, std::size_t element_bytes, where at)
-    : heap_(&heap),
-      group_(ranks),
-      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
-                      at)),
-      element_bytes_(element_bytes),
-      by_(shape_.ranks == 1       ? row_transport::here
-          : sends_to_peers(ranks) ? row_transport::sent
-          : mirrors_peers(ranks)  ? row_transport::mirrored
-                                  : row_transport::addressed) {
+BELAY_DECL const belay::group& exchange_core::expect_reach(const belay::group& ranks, where at) {
   const group_traits& of = ranks.traits();
-  if (!of.rehearsed && !of.addresses_peers && !of.mirrors_peers && !of.on_device)
+  if (!of.addresses_peers && !of.mirrors_peers && !of.has_local_memory)
     throw usage_error(
         "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
         "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are",
@@ -22050,6 +22046,20 @@ BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_hea
         "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
         "has_varying_counts, as belay::host and belay::mpi have",
         at);
+  return ranks;
+}
+
+BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
+                                        const expert_settings& settings, std::size_t element_bytes, where at)
+    : heap_(&heap),
+      group_(expect_reach(ranks, at)),
+      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
+                      at)),
+      element_bytes_(element_bytes),
+      by_(shape_.ranks == 1       ? row_transport::here
+          : sends_to_peers(ranks) ? row_transport::sent
+          : mirrors_peers(ranks)  ? row_transport::mirrored
+                                  : row_transport::addressed) {
   set_capacity(settings.capacity, at);
   moves_ = std::make_shared<row_moves>(shape_, by_, shape_.hidden * element_bytes);
 }
@@ -22802,7 +22812,7 @@ class expert_exchange final : public exchange_core {
       { run.windows(ranks, at) } -> std::same_as<symmetric_heap<belay::group>&>;
     }
   expert_exchange(Run& run, const belay::group& ranks, const expert_settings& settings, where at = where::current())
-      : expert_exchange(ranks, run.windows(ranks, at), settings, at) {
+      : expert_exchange(ranks, run.windows(expect_reach(ranks, at), at), settings, at) {
     belong_to_run(run.computes());
   }
 
@@ -39756,7 +39766,7 @@ class lasting_leases {
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
   /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
+  [[nodiscard]] const rank_shards* shards_of(std::size_t item) const noexcept;
   /// Leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
 
@@ -39885,7 +39895,7 @@ BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory)
   vacated_.push_back(0);
 }
 
-BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
+BELAY_DECL const rank_shards* lasting_leases::shards_of(std::size_t item) const noexcept {
   const rank_shards* out = nullptr;
   for (const rank_shards& each : shards_)
     if (each.item == item) out = &each;
@@ -40504,7 +40514,7 @@ std::vector<lasting_lease> run_of<Engine>::leases_of(tier where_it_is, std::stri
 
 template <class Engine>
 std::size_t run_of<Engine>::bytes_on(const lasting_lease& leased, int rank) const {
-  const rank_shards* const shards = leased_.shares_of(leased.item);
+  const rank_shards* const shards = leased_.shards_of(leased.item);
   return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
@@ -40601,7 +40611,7 @@ auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
-    const rank_shards* const shards = leased_.shares_of(i);
+    const rank_shards* const shards = leased_.shards_of(i);
     if (shards != nullptr) item.bytes = shards->bytes[static_cast<std::size_t>(rank)];
     const std::size_t reached = shards == nullptr ? 0 : shards->reached;
     item.capacity = greater_of(item.bytes, reached);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Separate compilation. Every source of a program is compiled with BELAY_SEPARATE_COMPILATION, and one of them includes
-// this header: it defines what the headers of core, device, comm and backend/host then only declare. The CMake target
-// belay::belay does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
+// this header: it defines what the headers then only declare, but for backends over a library of their own. The CMake
+// target belay::belay does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
 #pragma once
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
