@@ -8615,6 +8615,73 @@ class uses_in_flight {
   std::vector<use> uses_;
 };
 
+/// The ranges of a region whose leases are those of one stream, in its order, and what work of others still uses. An
+/// arena gives them types, a symmetric heap gives them slots. A range goes to another stream when that comes after its
+/// users.
+class stream_leases {
+ public:
+  /// Of a region of `capacity_bytes`, with at most `max_leases` at a time. The meter, if any, counts every lease.
+  stream_leases(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter)
+      : offsets_(capacity_bytes, max_leases, meter) {}
+
+  /// From here on leases are the stream's whose clock this is. Until then they are those of a stream that waits for no
+  /// other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
+  /// The allocator, which knows the leases by their chains.
+  [[nodiscard]] offset_allocator& offsets() noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+
+  /// The offset of a lease, as the allocator gives it.
+  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain, lease_mark mark = {}) {
+    return offsets_.allocate(bytes, chain, *clock_, mark);
+  }
+  /// The offset of a lease for work of the stream `user` that begins after `ready`, an event of the leases' stream;
+  /// `used_until` says where that work ends.
+  [[nodiscard]] std::optional<std::size_t> allocate_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                                        lease_chain& chain, lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    if (offset && bytes > 0) uses_.add(*offset, bytes, stream_clock::unknown(), *clock_);
+    return offset;
+  }
+  /// Work of another stream uses these bytes until `over`. Their lease may end before: nobody gets them who does not
+  /// come after that.
+  void used_until(const stream_event& over, std::size_t offset, std::size_t bytes) {
+    uses_.add(offset, bytes, over.clock(), *clock_);
+  }
+  /// The host has waited for `over` itself: so what it queues from here on comes after it.
+  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+
+  /// Forgets uses that are over.
+  void forget_uses() noexcept {
+    if (!uses_.empty()) [[unlikely]]
+      uses_.forget(*clock_);
+  }
+  /// Whether work of another stream uses the region; these bytes of it.
+  [[nodiscard]] bool used_by_others() const noexcept { return !uses_.empty(); }
+  [[nodiscard]] bool used_by_others(std::size_t offset, std::size_t bytes) const noexcept {
+    return used_by_others() && uses_.within(offset, bytes);
+  }
+
+  /// Ends all leases of the chain, in the order of the leases' stream.
+  void release(lease_chain& chain) noexcept {
+    forget_uses();
+    if (!used_by_others()) [[likely]]
+      return offsets_.release(chain, *clock_);
+    release_used(chain);
+  }
+  /// Ends every lease, and uses whose end nobody has said.
+  void reclaim() noexcept;
+
+ private:
+  // Something is used by another stream.
+  void release_used(lease_chain& chain) noexcept;
+
+  offset_allocator offsets_;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight uses_;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/offset_allocator.ipp
@@ -8882,6 +8949,23 @@ BELAY_DECL std::size_t offset_allocator::lease_count() const noexcept {
   return count;
 }
 
+BELAY_DECL void stream_leases::reclaim() noexcept {
+  uses_.forget(*clock_);
+  stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+  uses_.join_known(used);
+  offsets_.clear(used);
+}
+
+[[gnu::noinline]] BELAY_DECL void stream_leases::release_used(lease_chain& chain) noexcept {
+  const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+  const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+    stream_clock used = here;
+    uses_.join(offset, bytes, used);
+    return used;
+  };
+  offsets_.release(chain, used_by, *clock_);
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -9071,7 +9155,7 @@ class symmetric_heap {
         region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct() ? 0 : group_.size()),
         others_(direct() ? std::vector<int>{} : peers_of(group_)),
-        offsets_(options.bytes, options.max_slots, options.meter),
+        leases_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots),
         when_full_(options.when_full) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -9081,25 +9165,25 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
-    return lease_after(*clock_, bytes, tag, at);
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate(bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
   /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
   /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                     where at = where::current()) {
-    const heap_slot out = lease_after(ready.clock().within(user), bytes, tag, at);
-    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
-    return out;
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate_for(user, ready, bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// Work of another stream uses the slot until `over`; its lease may end before.
   void used_until(const stream_event& over, const heap_slot& used) {
-    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
+    if (used.bytes_ > 0) leases_.used_until(over, used.offset_, used.bytes_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
@@ -9116,14 +9200,12 @@ class symmetric_heap {
   /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
   /// has said ends too.
   void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    if (live_slots_ == 0 && in_flight_.empty()) return;
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
+    leases_.forget_uses();
+    if (live_slots_ == 0 && !leases_.used_by_others()) return;
     for (std::size_t i = 0; i < records_.size(); ++i) {
       if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
-    offsets_.clear(used);
+    leases_.reclaim();
   }
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
@@ -9149,7 +9231,7 @@ class symmetric_heap {
       for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
       group_.exchange(transfers, at);
     } else {
-      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
+      post_.signal(group_, region_, leases_.offsets().capacity_bytes(), to, from, at);
     }
   }
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
@@ -9171,7 +9253,7 @@ class symmetric_heap {
     if (direct())
       calls.barrier(at);
     else
-      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
+      post_.signal(calls, region_, leases_.offsets().capacity_bytes(), others_, others_, at);
   }
 
   /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
@@ -9189,7 +9271,7 @@ class symmetric_heap {
       if (what.culprits.empty()) return;
       what.fault = comm_fault::mismatch;
       what.operation = "symmetric heap audit";
-      what.bytes = offsets_.live_bytes();
+      what.bytes = leases_.offsets().live_bytes();
       what.message = "the live slots differ from those of the group's first rank; here: " + list();
       what.here = at;
       throw comm_error(std::move(what));
@@ -9198,11 +9280,11 @@ class symmetric_heap {
 
   /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
-  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return leases_.offsets().capacity_bytes(); }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return leases_.offsets().live_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return leases_.offsets().peak_bytes(); }
   /// The highest end of any lease so far: what the heap must have held at least.
-  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return leases_.offsets().extent_bytes(); }
   [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
@@ -9271,7 +9353,8 @@ class symmetric_heap {
     bool live = false;
   };
 
-  [[nodiscard]] heap_slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+  template <class Allocate>
+  [[nodiscard]] heap_slot lease_by(const Allocate& allocate, std::size_t bytes, const char* tag, where at) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error(
@@ -9279,10 +9362,10 @@ class symmetric_heap {
           at);
     }
     record& entry = records_[free_];
-    const auto offset = offsets_.allocate(bytes, entry.chain, user);
+    const auto offset = allocate(entry.chain);
     if (!offset) {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
+                         leases_.offsets().capacity_bytes() - leases_.offsets().live_bytes(), at, when_full_);
     }
     heap_slot out;
     out.heap_ = this;
@@ -9330,15 +9413,7 @@ class symmetric_heap {
     free_ = index;
   }
   void end(std::uint32_t index) noexcept {
-    record& entry = records_[index];
-    in_flight_.forget(*clock_);
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(entry.chain, used_by, *clock_);
+    leases_.release(records_[index].chain);
     retire(index);
   }
   void retire(std::uint32_t index) noexcept {
@@ -9364,11 +9439,9 @@ class symmetric_heap {
   symmetric_region region_;
   put_queue post_;
   std::vector<int> others_;  // the peers; where they are mirrored
-  offset_allocator offsets_;
+  stream_leases leases_;
   std::vector<record> records_;
   const char* when_full_;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   std::uint32_t free_ = none;
   std::size_t live_slots_ = 0;
   std::uint64_t misused_ = 0;
@@ -10472,7 +10545,7 @@ class arena {
  public:
   /// Takes the region. `meter` is that of the tier, and outlives the arena.
   arena(tier where_it_is, Memory memory, std::size_t max_leases, tier_meter& meter)
-      : memory_(std::move(memory)), offsets_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
+      : memory_(std::move(memory)), leases_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
     meter.count_allocation();
   }
   arena(arena&&) noexcept = default;
@@ -10480,7 +10553,7 @@ class arena {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. Until then they are those of a
   /// stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// Memory for `shape` elements of T until `chain` is released. It is not zeroed: it holds what an earlier lease
   /// wrote.
@@ -10501,7 +10574,7 @@ class arena {
   /// handles were lost that hold some of it, it names them. `mark` is `mark_of`'s.
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current(),
                                        lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, *clock_, mark);
+    const auto offset = leases_.allocate(bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     return opened(*offset, bytes);
@@ -10528,10 +10601,9 @@ class arena {
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
                                            lease_chain& chain, where at = where::current(), lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    const auto offset = leases_.allocate_for(user, ready, bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
-    if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
     return opened(*offset, bytes);
   }
   /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
@@ -10541,19 +10613,15 @@ class arena {
     if (bytes == 0 || std::less<>()(byte, memory_.data()) ||
         !std::less<>()(byte, memory_.data() + memory_.size_bytes()))
       return;
-    in_flight_.add(static_cast<std::size_t>(byte - memory_.data()), bytes, over.clock(), *clock_);
+    leases_.used_until(over, static_cast<std::size_t>(byte - memory_.data()), bytes);
   }
   /// The host has waited for `over` itself: so what it queues from here on comes after it.
-  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+  void host_waited(const stream_event& over) noexcept { leases_.host_waited(over); }
 
   /// Ends all leases of the chain, in the order of the arena's stream.
   void release(lease_chain& chain) noexcept {
-    if (!in_flight_.empty()) [[unlikely]]
-      in_flight_.forget(*clock_);
     if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
-    if (in_flight_.empty()) [[likely]]
-      return offsets_.release(chain, *clock_);
-    release_used(chain);
+    leases_.release(chain);
   }
 
   /// Overwrites what is released from here on, in the order of `stream`, with what `poison_of` says for its mark; with
@@ -10582,11 +10650,11 @@ class arena {
 
   /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
-    return offsets_.transfer(offset_of(address), from, to);
+    return leases_.offsets().transfer(offset_of(address), from, to);
   }
   /// Whether a lease of the chain has `address` in it; whether the memory has.
   [[nodiscard]] bool holds(const lease_chain& chain, const void* address) const noexcept {
-    return offsets_.holds(chain, offset_of(address));
+    return leases_.offsets().holds(chain, offset_of(address));
   }
   [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
@@ -10598,19 +10666,14 @@ class arena {
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
+  void append(lease_chain& from, lease_chain& to) noexcept { leases_.offsets().append(from, to); }
 
   /// Ends every lease. Chains that still name one must not be released.
-  void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
-    offsets_.clear(used);
-  }
+  void reclaim() noexcept { leases_.reclaim(); }
 
   /// The memory, who has which part of it, and its tier.
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
-  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return leases_.offsets(); }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
@@ -10633,11 +10696,9 @@ class arena {
   // Bytes that another stream may still use are left as they are.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
-    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
-      return !in_flight_.empty() && in_flight_.within(offset, bytes);
-    };
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
-      if (in_use(offset, bytes)) return;
+    leases_.forget_uses();
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
+      if (leases_.used_by_others(offset, bytes)) return;
       for (std::size_t done = 0; done < bytes;) {
         done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
         if (all.full()) queue(std::exchange(all, {}));
@@ -10645,8 +10706,8 @@ class arena {
     });
     if (!all.empty()) queue(all);
     if (!closed_.watching()) return;
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
-      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!leases_.used_by_others(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
     });
   }
   void poison_all() noexcept {
@@ -10666,26 +10727,15 @@ class arena {
     }
   }
 
-  // Something is used by another stream.
-  [[gnu::noinline]] void release_used(lease_chain& chain) noexcept {
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(chain, used_by, *clock_);
-  }
-
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     const std::string lost = obligations_ == nullptr ? std::string() : obligations_->lost_text();
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at,
+    throw budget_error(name(tier_), bytes, offsets().capacity_bytes() - offsets().live_bytes(), at,
                        lost.empty() ? when_full_ : lost);
   }
 
   Memory memory_;
-  offset_allocator offsets_;
+  stream_leases leases_;
   tier tier_;
   poison_order poisoned_in_;
   const char* when_full_ = "";
@@ -10694,8 +10744,6 @@ class arena {
   // Level 2 is for those who look for something.
   poison_density density_ =
       checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   closed_addresses closed_;  // last: it looks at the memory
 };
 
