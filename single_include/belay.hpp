@@ -14863,11 +14863,6 @@ struct dequantize {
 //   buckets.contributed(0, 2, micro_batch);  // after the backward of each
 //   auto reduced = buckets.finish(belay::target_tokens{tokens});
 
-// ---- belay/parallel/bucket/bound_buckets.hpp
-//
-// The buckets of one rank between steps: which parameters they hold, where they lie in its memory, and how updated
-// values reach the ranks that replicate them.
-
 // ---- belay/parallel/bucket/bucket_reduction.hpp
 //
 // How one bucket is reduced when what it is made of has been computed. In checked builds the communication stream first
@@ -16032,92 +16027,14 @@ struct shard_reduction {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/frozen_buckets.hpp
+// ---- belay/parallel/bucket/contributions.hpp
 //
-// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
+// How buckets learn that a backward has added to a parameter, what of a step is still missing, and the words for what
+// is wrong with its contributions.
 
-// ---- belay/parallel/bucket/replica_group.hpp
+// ---- belay/parallel/bucket/member.hpp
 //
-// The group of ranks among which a bucket is reduced.
-
-namespace belay::inline BELAY_ABI {
-
-/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
-/// can all_gather words.
-template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
-    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
-             std::span<const std::size_t> counts, const start_order& how) {
-  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
-  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
-  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
-};
-
-/// True, or it does not compile and says what the communicator lacks.
-template <class Group, class T>
-constexpr bool serves_buckets() {
-  static_assert(reduces_buckets<Group, T>,
-                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
-                "and can all_gather words");
-  if constexpr (reduces_buckets<Group, T>) {
-    static_assert(sums_alike<Group>,
-                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
-                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
-    static_assert(has_varying_counts<Group>,
-                  "the ranks of a replica group own different numbers of gradients: take a communicator with "
-                  "has_varying_counts, as belay::host and belay::mpi have");
-  }
-  return true;
-}
-/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
-template <class Group>
-void expect_serves_buckets(const Group& group, where at) {
-  expect_promise(group, &group_traits::sums_alike,
-                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
-                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
-                 at);
-  expect_promise(group, &group_traits::has_varying_counts,
-                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
-                 "has_varying_counts, as belay::host and belay::mpi have",
-                 at);
-}
-
-/// A replica group: the ranks that replicate some of the parameters, and the part of their state that they divide.
-/// Where there are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same
-/// shard, one of each. Groups are handles, whose rank outlives the buckets.
-template <class Group>
-struct bucket_replica_group {
-  Group group;
-  zero_stage stage;
-  reduce_when reduces;
-  std::shared_ptr<const Group> copies;  // null: none
-  tier values = tier::device;           // of shards of these,
-  tier gradients = tier::device;        // and of those
-
-  bucket_replica_group(Group among, zero_stage divided = zero_stage::none,
-                       reduce_when when = reduce_when::each_micro_batch)
-      : group(std::move(among)), stage(divided), reduces(when) {}
-  bucket_replica_group(Group among, zero_stage divided, reduce_when when, Group equal)
-      : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
-
-  /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
-  template <class Visit>
-  void each_group(Visit&& visit) const {
-    if (group.size() > 1) visit(group);
-    if (copies && copies->size() > 1) visit(*copies);
-  }
-
-  operator replica_group_shape() const noexcept {
-    return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/gathers/gathered_bucket.hpp
-//
-// A bucket of divided parameters, as gathers see it, and where its values lie on all ranks that this one reaches by
-// address: a gather then is a copy that no peer takes part in.
+// The list that buckets are made from: every trainable parameter once, with its replica group.
 
 // ---- belay/parallel/parameter.hpp
 //
@@ -16863,6 +16780,336 @@ parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement
 
 namespace belay::inline BELAY_ABI {
 
+/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
+template <class T>
+class bucket_member {
+ public:
+  template <class Parameter>
+  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
+                std::size_t layer = 0)
+      : replica_group_(replica_group), offset_(offset), layer_(layer) {
+    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
+                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
+                  "gradient to reduce");
+    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
+  }
+
+  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
+  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
+  operator bucket_entry() const noexcept {
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+  }
+  /// A hash of what else is equal on the ranks that replicate it: name and decay.
+  [[nodiscard]] std::uint64_t identity() const noexcept {
+    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
+  }
+
+ private:
+  trainable_parameter<T>* parameter_ = nullptr;
+  std::size_t replica_group_;
+  std::size_t offset_;
+  std::size_t layer_;
+};
+
+/// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
+/// it twice, or two have one name.
+template <class T>
+void check_members(std::span<const bucket_member<T>> members, where at) {
+  std::vector<std::size_t> order(members.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const int names = name(a).compare(name(b));
+    return names == 0 ? a < b : names < 0;
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::size_t first = order[i - 1];
+    const std::size_t second = order[i];
+    if (name(first) != name(second)) continue;
+    const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
+    if (&members[first].parameter() == &members[second].parameter())
+      throw usage_error("parameter " + printable(name(first)) + " is listed twice, as " + places +
+                            ": a tied parameter is listed once and made with {.uses = 2}",
+                        at);
+    throw usage_error("two parameters are called " + printable(name(first)) + ", " + places +
+                          ": the name decides the first values and must be unique",
+                      at);
+  }
+}
+
+/// The layout of `members`, for plans and for the buckets themselves.
+template <class T>
+[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
+                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
+                                      ownership_unit unit = {}, where at = where::current()) {
+  check_members(members, at);
+  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Tells the buckets of what frames have added to one of their parameters.
+template <class Buckets>
+class bucket_contributor final : public contribution_target {
+ public:
+  /// `owner` outlives this and stays where it is.
+  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
+
+  void begin_adding() override {
+    if (needs_memory())
+      throw usage_error(
+          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
+          "trainer's own functions add to those of belay::zero<1>",
+          where{});
+    if (unwritten()) owner_->zero(parameter_);
+  }
+  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
+  [[nodiscard]] std::string_view parameter_name() const noexcept override {
+    return owner_->parameter(parameter_).name();
+  }
+  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
+  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
+  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
+    begin_adding();  // a call that adds nothing
+    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
+  }
+
+ private:
+  Buckets* owner_;
+  std::size_t parameter_;
+};
+
+/// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
+/// once. A count alone would let a double contribution hide a missing one.
+class contribution_map {
+ public:
+  /// `uses[p]`: how often a micro-batch contributes to parameter p.
+  contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
+      : words_(checked_size(max_micro_batches).rounded_up(64).saturated() / 64),
+        max_micro_batches_(max_micro_batches),
+        first_row_(uses.size() + 1),
+        counts_(uses.size()) {
+    checked_size rows;
+    for (std::size_t p = 0; p < uses.size(); ++p) first_row_[p + 1] = (rows += uses[p]).saturated();
+    const auto words = [&] {
+      return std::to_string(max_micro_batches) + " micro-batches of " + std::to_string(rows.saturated()) +
+             " uses of parameters are";
+    };
+    static_cast<void>((checked_size(max_micro_batches).rounded_up(64) * rows).value(words, at));
+    bits_.resize(first_row_.back() * words_);
+  }
+
+  /// Forgets the last step; allocates nothing.
+  void begin(std::size_t micro_batches, where at) {
+    if (micro_batches > max_micro_batches_)
+      throw usage_error("a step of " + std::to_string(micro_batches) + " micro-batches; the buckets were made for " +
+                            std::to_string(max_micro_batches_),
+                        at);
+    micro_batches_ = micro_batches;
+    for (std::uint64_t& word : bits_) word = 0;
+    for (std::size_t& count : counts_) count = 0;
+    missing_ = first_row_.back() * micro_batches;
+    wrong_ = 0;
+  }
+
+  /// False if every use was marked before. Both indices are in range.
+  [[nodiscard]] bool mark(std::size_t parameter, std::size_t micro_batch) noexcept {
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row) {
+      std::uint64_t& word = bits_[row * words_ + micro_batch / 64];
+      const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
+      if ((word & bit) != 0) continue;
+      word |= bit;
+      ++counts_[parameter];
+      --missing_;
+      return true;
+    }
+    return false;
+  }
+  /// Contributions of a micro-batch to a parameter so far, `uses(parameter)` at most.
+  [[nodiscard]] std::size_t count(std::size_t parameter, std::size_t micro_batch) const noexcept {
+    std::size_t found = 0;
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row)
+      found += bits_[row * words_ + micro_batch / 64] >> (micro_batch % 64) & 1;
+    return found;
+  }
+
+  /// Remembers a contribution that was made too often or out of range.
+  void count_wrong(std::size_t parameter, std::size_t micro_batch) noexcept {
+    if (wrong_++ == 0) first_wrong_ = parameter, first_wrong_micro_batch_ = micro_batch;
+  }
+
+  [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
+    return first_row_[parameter + 1] - first_row_[parameter];
+  }
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
+  /// Whether anything was contributed since `begin`.
+  [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
+  /// Whether anything was contributed to one parameter since `begin`.
+  [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
+  [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
+  /// Of the first of them, where there is one.
+  [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
+  [[nodiscard]] std::size_t first_wrong_micro_batch() const noexcept { return first_wrong_micro_batch_; }
+  /// Whether a parameter has every contribution of the step.
+  [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
+    return counts_[parameter] == uses(parameter) * micro_batches_;
+  }
+  [[nodiscard]] bool complete() const noexcept { return missing_ == 0 && wrong_ == 0; }
+
+ private:
+  std::size_t words_;
+  std::size_t max_micro_batches_;
+  std::size_t micro_batches_ = 0;
+  std::size_t missing_ = 0;
+  std::size_t wrong_ = 0;
+  std::size_t first_wrong_ = 0;
+  std::size_t first_wrong_micro_batch_ = 0;
+  std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
+  std::vector<std::uint64_t> bits_;
+  std::vector<std::size_t> counts_;
+};
+
+/// A contribution that was made too often, or to a parameter or micro-batch that does not exist.
+template <class T>
+[[nodiscard]] std::string wrong_contribution(const contribution_map& made, std::span<const bucket_member<T>> members,
+                                             std::size_t parameter, std::size_t micro_batch) {
+  if (parameter >= members.size())
+    return "contribution to parameter number " + std::to_string(parameter) + " of " + std::to_string(members.size());
+  const std::string name = printable(members[parameter].parameter().name());
+  if (micro_batch >= made.micro_batches())
+    return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name + ": the step has " +
+           std::to_string(made.micro_batches());
+  const std::size_t uses = made.uses(parameter);
+  return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
+         (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
+                    : " more often than its " + std::to_string(uses) + " uses");
+}
+
+/// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
+template <class T>
+[[nodiscard]] std::string missing_contributions(const contribution_map& made,
+                                                std::span<const bucket_member<T>> members) {
+  std::string text = "the step's gradients are not complete:";
+  if (made.wrong() != 0)
+    text += " " + std::to_string(made.wrong()) + " contributions too many or out of range (the first: " +
+            wrong_contribution<T>(made, members, made.first_wrong(), made.first_wrong_micro_batch()) + ");";
+  std::size_t told = 0;
+  for (std::size_t p = 0; p < members.size() && told < 8; ++p) {
+    if (made.complete(p)) continue;
+    const std::size_t uses = made.uses(p);
+    text += (told++ == 0 ? " parameter " : "; parameter ") + printable(members[p].parameter().name()) +
+            " misses micro-batch";
+    for (std::size_t m = 0; m < made.micro_batches(); ++m) {
+      const std::size_t count = made.count(p, m);
+      if (count == uses) continue;
+      text += " " + std::to_string(m);
+      if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
+    }
+  }
+  return text;
+}
+
+/// The message about a gradient that changed after its last contribution, which `last` names.
+[[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
+  return "the gradient of parameter " + name + " changed after its last contribution (" + last +
+         "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
+         "made with as many uses";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/frozen_buckets.hpp
+//
+// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
+
+// ---- belay/parallel/bucket/replica_group.hpp
+//
+// The group of ranks among which a bucket is reduced.
+
+namespace belay::inline BELAY_ABI {
+
+/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
+/// can all_gather words.
+template <class Group, class T>
+concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
+    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
+             std::span<const std::size_t> counts, const start_order& how) {
+  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
+  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
+  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
+};
+
+/// True, or it does not compile and says what the communicator lacks.
+template <class Group, class T>
+constexpr bool serves_buckets() {
+  static_assert(reduces_buckets<Group, T>,
+                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
+                "and can all_gather words");
+  if constexpr (reduces_buckets<Group, T>) {
+    static_assert(sums_alike<Group>,
+                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
+    static_assert(has_varying_counts<Group>,
+                  "the ranks of a replica group own different numbers of gradients: take a communicator with "
+                  "has_varying_counts, as belay::host and belay::mpi have");
+  }
+  return true;
+}
+/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
+template <class Group>
+void expect_serves_buckets(const Group& group, where at) {
+  expect_promise(group, &group_traits::sums_alike,
+                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
+                 at);
+  expect_promise(group, &group_traits::has_varying_counts,
+                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
+                 "has_varying_counts, as belay::host and belay::mpi have",
+                 at);
+}
+
+/// A replica group: the ranks that replicate some of the parameters, and the part of their state that they divide.
+/// Where there are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same
+/// shard, one of each. Groups are handles, whose rank outlives the buckets.
+template <class Group>
+struct bucket_replica_group {
+  Group group;
+  zero_stage stage;
+  reduce_when reduces;
+  std::shared_ptr<const Group> copies;  // null: none
+  tier values = tier::device;           // of shards of these,
+  tier gradients = tier::device;        // and of those
+
+  bucket_replica_group(Group among, zero_stage divided = zero_stage::none,
+                       reduce_when when = reduce_when::each_micro_batch)
+      : group(std::move(among)), stage(divided), reduces(when) {}
+  bucket_replica_group(Group among, zero_stage divided, reduce_when when, Group equal)
+      : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
+
+  /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
+  template <class Visit>
+  void each_group(Visit&& visit) const {
+    if (group.size() > 1) visit(group);
+    if (copies && copies->size() > 1) visit(*copies);
+  }
+
+  operator replica_group_shape() const noexcept {
+    return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/gathers/gathered_bucket.hpp
+//
+// A bucket of divided parameters, as gathers see it, and where its values lie on all ranks that this one reaches by
+// address: a gather then is a copy that no peer takes part in.
+
+namespace belay::inline BELAY_ABI {
+
 /// How layers get what ranks divide: each rank copies its peers' shards where it reaches their memory, or all ranks
 /// gather together, as they always do where none reaches another's.
 enum class gather_by : std::uint8_t { reach, collectives };
@@ -17059,85 +17306,6 @@ class frozen_buckets {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/member.hpp
-//
-// The list that buckets are made from: every trainable parameter once, with its replica group.
-
-namespace belay::inline BELAY_ABI {
-
-/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
-template <class T>
-class bucket_member {
- public:
-  template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
-                std::size_t layer = 0)
-      : replica_group_(replica_group), offset_(offset), layer_(layer) {
-    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
-                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
-                  "gradient to reduce");
-    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
-  }
-
-  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
-  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
-  operator bucket_entry() const noexcept {
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
-  }
-  /// A hash of what else is equal on the ranks that replicate it: name and decay.
-  [[nodiscard]] std::uint64_t identity() const noexcept {
-    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
-  }
-
- private:
-  trainable_parameter<T>* parameter_ = nullptr;
-  std::size_t replica_group_;
-  std::size_t offset_;
-  std::size_t layer_;
-};
-
-/// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
-/// it twice, or two have one name.
-template <class T>
-void check_members(std::span<const bucket_member<T>> members, where at) {
-  std::vector<std::size_t> order(members.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const int names = name(a).compare(name(b));
-    return names == 0 ? a < b : names < 0;
-  });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const std::size_t first = order[i - 1];
-    const std::size_t second = order[i];
-    if (name(first) != name(second)) continue;
-    const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
-    if (&members[first].parameter() == &members[second].parameter())
-      throw usage_error("parameter " + printable(name(first)) + " is listed twice, as " + places +
-                            ": a tied parameter is listed once and made with {.uses = 2}",
-                        at);
-    throw usage_error("two parameters are called " + printable(name(first)) + ", " + places +
-                          ": the name decides the first values and must be unique",
-                      at);
-  }
-}
-
-/// The layout of `members`, for plans and for the buckets themselves.
-template <class T>
-[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
-                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
-                                      ownership_unit unit = {}, where at = where::current()) {
-  check_members(members, at);
-  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/reduced.hpp
-//
-// What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
-// replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
-
 // ---- belay/parallel/bucket/gradient_states.hpp
 //
 // The states that a bucket's gradients go through in a step, and the events that change them. All that asks whether
@@ -17273,6 +17441,11 @@ class gradient_states {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/reduced.hpp
+//
+// What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
+// replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
 
 // ---- belay/parallel/divisor.hpp
 //
@@ -17912,495 +18085,6 @@ void set_host_view(const host_access* access, const Buckets& all, const Paramete
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/update_observer.hpp
-//
-// All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
-// graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
-
-namespace belay::inline BELAY_ABI {
-
-/// Each does some of this, and leaves the rest as it is.
-class update_observer {
- public:
-  /// Parameters, or the state of their optimizer, are about to change. Throws where they may not.
-  virtual void before_update(where /*at*/) {}
-
-  /// Gradients and the state of optimizers are on the device from the first hold to the end of the last. Throws
-  /// tier_file_error where they cannot be moved; where that is their return, there is no hold.
-  virtual void begin_hold(where /*at*/) {}
-  virtual void end_hold(where /*at*/) {}
-  /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
-  [[nodiscard]] virtual bool away() const noexcept { return false; }
-
-  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
-  /// squares, in order.
-  virtual void divide(double /*scale*/, where /*at*/) {}
-  [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
-  /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
-  virtual void queue_update(const void* /*optimizer*/, function_ref<void()> queue, where /*at*/) { queue(); }
-
- protected:
-  ~update_observer() = default;
-};
-
-/// When an observer is called. What moves state comes first: it refuses, or brings back what the others use.
-enum class observer_turn : std::uint8_t { moves_state, queues_work, reads_state };
-
-class update_observation;
-
-/// The observers of the updates of some buckets' parameters, and what optimizers were applied with. It stays where it
-/// is.
-class update_observers {
- public:
-  update_observers() = default;
-  update_observers(const update_observers&) = delete;
-  update_observers& operator=(const update_observers&) = delete;
-
-  /// `observer` is called in its turn while the result lives; those of one turn as they were added. Throws usage_error
-  /// where another one moves the state.
-  [[nodiscard]] update_observation add(update_observer& observer, observer_turn turn, where at = where::current());
-
-  void before_update(where at) const {
-    for (const observer_in_turn& each : all_) each.observer->before_update(at);
-  }
-  /// The last that was added of a turn; null where there is none.
-  [[nodiscard]] update_observer* last(observer_turn turn) const noexcept {
-    update_observer* out = nullptr;
-    for (const observer_in_turn& each : all_)
-      if (each.turn == turn) out = each.observer;
-    return out;
-  }
-  [[nodiscard]] bool has(const update_observer& observer) const noexcept {
-    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
-  }
-
-  /// A hash of what an optimizer was last applied with, and that of all.
-  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
-  [[nodiscard]] std::uint64_t updated_with() const noexcept { return updated_with_; }
-
- private:
-  friend update_observation;
-  struct observer_in_turn {
-    update_observer* observer;
-    observer_turn turn;
-  };
-
-  void remove(const update_observer& observer) noexcept {
-    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
-    if (found != all_.end()) all_.erase(found);
-  }
-
-  std::vector<observer_in_turn> all_;  // by turn
-  std::uint64_t updated_with_ = 0;
-};
-
-/// An observer's place among others, which it owns: the end of this is the end of that.
-class [[nodiscard]] update_observation {
- public:
-  /// Of nothing.
-  update_observation() = default;
-  update_observation(update_observation&& other) noexcept
-      : all_(std::exchange(other.all_, nullptr)), observer_(other.observer_) {}
-  update_observation& operator=(update_observation&& other) noexcept {
-    std::swap(all_, other.all_);
-    std::swap(observer_, other.observer_);
-    return *this;
-  }
-  ~update_observation() {
-    if (all_ != nullptr) all_->remove(*observer_);
-  }
-
-  /// Null where it observes nothing. They outlive it.
-  [[nodiscard]] const update_observers* all() const noexcept { return all_; }
-
- private:
-  friend update_observers;
-  update_observation(update_observers& all, update_observer& observer) noexcept : all_(&all), observer_(&observer) {}
-
-  update_observers* all_ = nullptr;
-  update_observer* observer_ = nullptr;
-};
-
-inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
-  if (turn == observer_turn::moves_state && last(turn) != nullptr)
-    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
-  all_.insert(after, {&observer, turn});
-  return {*this, observer};
-}
-
-/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
-/// before, the end of the hold does nothing.
-class [[nodiscard]] residency_hold {
- public:
-  /// Holds nothing.
-  residency_hold() = default;
-  /// By the one of `observers`, which outlive this, that moves state; there may be none, then and later.
-  residency_hold(const update_observers& observers, where at) : among_(&observers) {
-    hold(observers.last(observer_turn::moves_state), at);
-  }
-  /// `mover` outlives this.
-  residency_hold(update_observer& mover, where at) { hold(&mover, at); }
-  residency_hold(residency_hold&& other) noexcept
-      : among_(other.among_), mover_(std::exchange(other.mover_, nullptr)) {}
-  residency_hold& operator=(residency_hold&& other) noexcept {
-    std::swap(among_, other.among_);
-    std::swap(mover_, other.mover_);
-    return *this;
-  }
-  /// As `end`; what cannot leave stays on the device.
-  ~residency_hold() {
-    try {
-      end();
-    } catch (...) {
-    }
-  }
-
-  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
-  void end(where at = where::current()) {
-    update_observer* const mover = std::exchange(mover_, nullptr);
-    if (mover != nullptr && (among_ == nullptr || among_->has(*mover))) mover->end_hold(at);
-  }
-
- private:
-  void hold(update_observer* mover, where at) {
-    if (mover == nullptr) return;
-    mover->begin_hold(at);
-    mover_ = mover;
-  }
-
-  const update_observers* among_ = nullptr;
-  update_observer* mover_ = nullptr;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-template <class T, class Group>
-class bound_buckets {
- public:
-  using value_type = T;
-  using gradient_type = compute_type_t<T>;
-
-  bound_buckets(bound_buckets&&) = delete;  // parameters point into its memory
-
-  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
-  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
-  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
-  /// elements.
-  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
-  [[nodiscard]] bool divides_values() const noexcept {
-    for (const auto& b : layout_.buckets())
-      if (layout_.replica_group_of(b).divides_values()) return true;
-    return false;
-  }
-  /// The files of shards in tier file; null where none are.
-  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
-  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
-  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
-  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
-
-  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
-    return members_[number].parameter();
-  }
-  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
-  /// A group of this rank: its memory is that of values and gradients on the device.
-  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
-  /// Whether nothing is moved, and memory is not touched.
-  [[nodiscard]] bool rehearsed() const noexcept {
-    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
-  }
-  /// The number of a parameter's bucket.
-  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
-  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
-  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
-  /// Of a bucket of divided values: what gathers need to know.
-  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
-    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
-    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
-                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
-                          parameter_at);
-  }
-
-  /// Those that take part in the updates of these parameters.
-  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
-  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
-
-  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
-  /// it for the same buckets in ascending order, then `finish_gathers`.
-  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
-    const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0 || layout_.replica_group_of(b).divides_values()) return;
-    const std::span<T> values = memory_.values_of(layout_, bucket);
-    const auto& group = replica_groups_[b.replica_group].group;
-    static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
-  }
-  void finish_gathers() {
-    wait_all(gathers_);
-    publish(where::current());
-  }
-  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
-  void finish_gathers_in(auto& stream) {
-    all_then(gathers_, stream);
-    publish(after(stream.record()));
-  }
-
-  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
-  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
-  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
-
- protected:
-  using kept_state = bucket_reductions<T>;
-
-  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
-                std::size_t bucket_bytes, ownership_unit unit, where at)
-      : members_(std::move(members)),
-        replica_groups_(std::move(replica_groups)),
-        kept_(std::make_shared<kept_state>(unique_members(at), replica_groups_, sizeof(gradient_type), bucket_bytes,
-                                           unit, at)),
-        layout_(kept_->layout),
-        bucket_of_(members_.size()),
-        gathers_(layout_.buckets().size()) {
-    for (std::size_t b = 0; b < gathers_.size(); ++b)
-      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
-    std::vector<std::size_t> own;
-    for (const auto& replica_group : replica_groups_)
-      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
-    memory_.places = bucket_places(layout_, own);
-  }
-  ~bound_buckets() = default;
-
-  template <class Contributors>
-  void bind_to(const bucket_memory<T>& memory, Contributors& contributors, where at) {
-    bucket_memory<T> bound = memory;
-    bound.places = memory_.places;
-    bound.expect(layout_, wire_elements(), at);
-    memory_ = std::move(bound);
-    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
-    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors);
-  }
-
-  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
-    return {members_[p].parameter().gradient(), layout_.size(p)};
-  }
-  void scale_owned(gradient_type scale, where at) const {
-    update_observer* const queues = updates_.last(observer_turn::queues_work);
-    if (queues != nullptr) queues->divide(scale, at);
-    for (const owned_range<T>& range : owned_)
-      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
-  }
-  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
-    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
-  }
-  [[nodiscard]] std::vector<std::size_t> uses() const {
-    std::vector<std::size_t> out;
-    for (const auto& member : members_) out.push_back(member.parameter().uses());
-    return out;
-  }
-
-  std::vector<bucket_member<T>> members_;
-  std::vector<bucket_replica_group<Group>> replica_groups_;
-  std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
-  const bucket_layout& layout_;
-  std::vector<std::size_t> bucket_of_;
-  std::vector<owned_range<T>> owned_;
-  bucket_memory<T> memory_;
-
- private:
-  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
-  // Of the communication stream, as are the copies that come after it: nobody else waits.
-  void publish(const start_order& how) {
-    if constexpr (can_start_barrier<Group>)
-      if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
-  }
-
-  update_observers updates_;
-  std::vector<pending> gathers_;
-  std::optional<Group> reaching_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/contributions.hpp
-//
-// How buckets learn that a backward has added to a parameter, what of a step is still missing, and the words for what
-// is wrong with its contributions.
-
-namespace belay::inline BELAY_ABI {
-
-/// Tells the buckets of what frames have added to one of their parameters.
-template <class Buckets>
-class bucket_contributor final : public contribution_target {
- public:
-  /// `owner` outlives this and stays where it is.
-  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
-
-  void begin_adding() override {
-    if (needs_memory())
-      throw usage_error(
-          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
-          "trainer's own functions add to those of belay::zero<1>",
-          where{});
-    if (unwritten()) owner_->zero(parameter_);
-  }
-  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
-  [[nodiscard]] std::string_view parameter_name() const noexcept override {
-    return owner_->parameter(parameter_).name();
-  }
-  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
-  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
-  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
-    begin_adding();  // a call that adds nothing
-    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
-  }
-
- private:
-  Buckets* owner_;
-  std::size_t parameter_;
-};
-
-/// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
-/// once. A count alone would let a double contribution hide a missing one.
-class contribution_map {
- public:
-  /// `uses[p]`: how often a micro-batch contributes to parameter p.
-  contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
-      : words_(checked_size(max_micro_batches).rounded_up(64).saturated() / 64),
-        max_micro_batches_(max_micro_batches),
-        first_row_(uses.size() + 1),
-        counts_(uses.size()) {
-    checked_size rows;
-    for (std::size_t p = 0; p < uses.size(); ++p) first_row_[p + 1] = (rows += uses[p]).saturated();
-    const auto words = [&] {
-      return std::to_string(max_micro_batches) + " micro-batches of " + std::to_string(rows.saturated()) +
-             " uses of parameters are";
-    };
-    static_cast<void>((checked_size(max_micro_batches).rounded_up(64) * rows).value(words, at));
-    bits_.resize(first_row_.back() * words_);
-  }
-
-  /// Forgets the last step; allocates nothing.
-  void begin(std::size_t micro_batches, where at) {
-    if (micro_batches > max_micro_batches_)
-      throw usage_error("a step of " + std::to_string(micro_batches) + " micro-batches; the buckets were made for " +
-                            std::to_string(max_micro_batches_),
-                        at);
-    micro_batches_ = micro_batches;
-    for (std::uint64_t& word : bits_) word = 0;
-    for (std::size_t& count : counts_) count = 0;
-    missing_ = first_row_.back() * micro_batches;
-    wrong_ = 0;
-  }
-
-  /// False if every use was marked before. Both indices are in range.
-  [[nodiscard]] bool mark(std::size_t parameter, std::size_t micro_batch) noexcept {
-    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row) {
-      std::uint64_t& word = bits_[row * words_ + micro_batch / 64];
-      const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
-      if ((word & bit) != 0) continue;
-      word |= bit;
-      ++counts_[parameter];
-      --missing_;
-      return true;
-    }
-    return false;
-  }
-  /// Contributions of a micro-batch to a parameter so far, `uses(parameter)` at most.
-  [[nodiscard]] std::size_t count(std::size_t parameter, std::size_t micro_batch) const noexcept {
-    std::size_t found = 0;
-    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row)
-      found += bits_[row * words_ + micro_batch / 64] >> (micro_batch % 64) & 1;
-    return found;
-  }
-
-  /// Remembers a contribution that was made too often or out of range.
-  void count_wrong(std::size_t parameter, std::size_t micro_batch) noexcept {
-    if (wrong_++ == 0) first_wrong_ = parameter, first_wrong_micro_batch_ = micro_batch;
-  }
-
-  [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
-    return first_row_[parameter + 1] - first_row_[parameter];
-  }
-  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
-  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
-  /// Whether anything was contributed since `begin`.
-  [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
-  /// Whether anything was contributed to one parameter since `begin`.
-  [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
-  [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
-  /// Of the first of them, where there is one.
-  [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
-  [[nodiscard]] std::size_t first_wrong_micro_batch() const noexcept { return first_wrong_micro_batch_; }
-  /// Whether a parameter has every contribution of the step.
-  [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
-    return counts_[parameter] == uses(parameter) * micro_batches_;
-  }
-  [[nodiscard]] bool complete() const noexcept { return missing_ == 0 && wrong_ == 0; }
-
- private:
-  std::size_t words_;
-  std::size_t max_micro_batches_;
-  std::size_t micro_batches_ = 0;
-  std::size_t missing_ = 0;
-  std::size_t wrong_ = 0;
-  std::size_t first_wrong_ = 0;
-  std::size_t first_wrong_micro_batch_ = 0;
-  std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
-  std::vector<std::uint64_t> bits_;
-  std::vector<std::size_t> counts_;
-};
-
-/// A contribution that was made too often, or to a parameter or micro-batch that does not exist.
-template <class T>
-[[nodiscard]] std::string wrong_contribution(const contribution_map& made, std::span<const bucket_member<T>> members,
-                                             std::size_t parameter, std::size_t micro_batch) {
-  if (parameter >= members.size())
-    return "contribution to parameter number " + std::to_string(parameter) + " of " + std::to_string(members.size());
-  const std::string name = printable(members[parameter].parameter().name());
-  if (micro_batch >= made.micro_batches())
-    return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name + ": the step has " +
-           std::to_string(made.micro_batches());
-  const std::size_t uses = made.uses(parameter);
-  return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
-         (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
-                    : " more often than its " + std::to_string(uses) + " uses");
-}
-
-/// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
-template <class T>
-[[nodiscard]] std::string missing_contributions(const contribution_map& made,
-                                                std::span<const bucket_member<T>> members) {
-  std::string text = "the step's gradients are not complete:";
-  if (made.wrong() != 0)
-    text += " " + std::to_string(made.wrong()) + " contributions too many or out of range (the first: " +
-            wrong_contribution<T>(made, members, made.first_wrong(), made.first_wrong_micro_batch()) + ");";
-  std::size_t told = 0;
-  for (std::size_t p = 0; p < members.size() && told < 8; ++p) {
-    if (made.complete(p)) continue;
-    const std::size_t uses = made.uses(p);
-    text += (told++ == 0 ? " parameter " : "; parameter ") + printable(members[p].parameter().name()) +
-            " misses micro-batch";
-    for (std::size_t m = 0; m < made.micro_batches(); ++m) {
-      const std::size_t count = made.count(p, m);
-      if (count == uses) continue;
-      text += " " + std::to_string(m);
-      if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
-    }
-  }
-  return text;
-}
-
-/// The message about a gradient that changed after its last contribution, which `last` names.
-[[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
-  return "the gradient of parameter " + name + " changed after its last contribution (" + last +
-         "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
-         "made with as many uses";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/bucket/replicas.hpp
 //
 // Compares what the ranks that replicate parameters must agree on: layout and first values once and in all builds, by a
@@ -19033,23 +18717,231 @@ class gradient_shards {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/bucket/update_observer.hpp
+//
+// All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
+// graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
+
+namespace belay::inline BELAY_ABI {
+
+/// Each does some of this, and leaves the rest as it is.
+class update_observer {
+ public:
+  /// Parameters, or the state of their optimizer, are about to change. Throws where they may not.
+  virtual void before_update(where /*at*/) {}
+
+  /// Gradients and the state of optimizers are on the device from the first hold to the end of the last. Throws
+  /// tier_file_error where they cannot be moved; where that is their return, there is no hold.
+  virtual void begin_hold(where /*at*/) {}
+  virtual void end_hold(where /*at*/) {}
+  /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
+  [[nodiscard]] virtual bool away() const noexcept { return false; }
+
+  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
+  /// squares, in order.
+  virtual void divide(double /*scale*/, where /*at*/) {}
+  [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
+  /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
+  virtual void queue_update(const void* /*optimizer*/, function_ref<void()> queue, where /*at*/) { queue(); }
+
+ protected:
+  ~update_observer() = default;
+};
+
+/// When an observer is called. What moves state comes first: it refuses, or brings back what the others use.
+enum class observer_turn : std::uint8_t { moves_state, queues_work, reads_state };
+
+class update_observation;
+
+/// The observers of the updates of some buckets' parameters, and what optimizers were applied with. It stays where it
+/// is.
+class update_observers {
+ public:
+  update_observers() = default;
+  update_observers(const update_observers&) = delete;
+  update_observers& operator=(const update_observers&) = delete;
+
+  /// `observer` is called in its turn while the result lives; those of one turn as they were added. Throws usage_error
+  /// where another one moves the state.
+  [[nodiscard]] update_observation add(update_observer& observer, observer_turn turn, where at = where::current());
+
+  void before_update(where at) const {
+    for (const observer_in_turn& each : all_) each.observer->before_update(at);
+  }
+  /// The last that was added of a turn; null where there is none.
+  [[nodiscard]] update_observer* last(observer_turn turn) const noexcept {
+    update_observer* out = nullptr;
+    for (const observer_in_turn& each : all_)
+      if (each.turn == turn) out = each.observer;
+    return out;
+  }
+  [[nodiscard]] bool has(const update_observer& observer) const noexcept {
+    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
+  }
+
+  /// A hash of what an optimizer was last applied with, and that of all.
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+  [[nodiscard]] std::uint64_t updated_with() const noexcept { return updated_with_; }
+
+ private:
+  friend update_observation;
+  struct observer_in_turn {
+    update_observer* observer;
+    observer_turn turn;
+  };
+
+  void remove(const update_observer& observer) noexcept {
+    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
+    if (found != all_.end()) all_.erase(found);
+  }
+
+  std::vector<observer_in_turn> all_;  // by turn
+  std::uint64_t updated_with_ = 0;
+};
+
+/// An observer's place among others, which it owns: the end of this is the end of that.
+class [[nodiscard]] update_observation {
+ public:
+  /// Of nothing.
+  update_observation() = default;
+  update_observation(update_observation&& other) noexcept
+      : all_(std::exchange(other.all_, nullptr)), observer_(other.observer_) {}
+  update_observation& operator=(update_observation&& other) noexcept {
+    std::swap(all_, other.all_);
+    std::swap(observer_, other.observer_);
+    return *this;
+  }
+  ~update_observation() {
+    if (all_ != nullptr) all_->remove(*observer_);
+  }
+
+  /// Null where it observes nothing. They outlive it.
+  [[nodiscard]] const update_observers* all() const noexcept { return all_; }
+
+ private:
+  friend update_observers;
+  update_observation(update_observers& all, update_observer& observer) noexcept : all_(&all), observer_(&observer) {}
+
+  update_observers* all_ = nullptr;
+  update_observer* observer_ = nullptr;
+};
+
+inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
+  if (turn == observer_turn::moves_state && last(turn) != nullptr)
+    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
+  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
+  all_.insert(after, {&observer, turn});
+  return {*this, observer};
+}
+
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
+class [[nodiscard]] residency_hold {
+ public:
+  /// Holds nothing.
+  residency_hold() = default;
+  /// By the one of `observers`, which outlive this, that moves state; there may be none, then and later.
+  residency_hold(const update_observers& observers, where at) : among_(&observers) {
+    hold(observers.last(observer_turn::moves_state), at);
+  }
+  /// `mover` outlives this.
+  residency_hold(update_observer& mover, where at) { hold(&mover, at); }
+  residency_hold(residency_hold&& other) noexcept
+      : among_(other.among_), mover_(std::exchange(other.mover_, nullptr)) {}
+  residency_hold& operator=(residency_hold&& other) noexcept {
+    std::swap(among_, other.among_);
+    std::swap(mover_, other.mover_);
+    return *this;
+  }
+  /// As `end`; what cannot leave stays on the device.
+  ~residency_hold() {
+    try {
+      end();
+    } catch (...) {
+    }
+  }
+
+  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
+  void end(where at = where::current()) {
+    update_observer* const mover = std::exchange(mover_, nullptr);
+    if (mover != nullptr && (among_ == nullptr || among_->has(*mover))) mover->end_hold(at);
+  }
+
+ private:
+  void hold(update_observer* mover, where at) {
+    if (mover == nullptr) return;
+    mover->begin_hold(at);
+    mover_ = mover;
+  }
+
+  const update_observers* among_ = nullptr;
+  update_observer* mover_ = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/value_gathers.hpp
+//
+// How updated values reach the ranks that replicate them, bucket by bucket, and when ranks that read each other's
+// shards may read the updated ones.
+
+namespace belay::inline BELAY_ABI {
+
+/// The gathers of updated values of one rank's buckets.
+template <class Group>
+class value_gathers {
+ public:
+  /// Of so many buckets.
+  explicit value_gathers(std::size_t buckets) : under_way_(buckets) {}
+
+  /// Starts the all_gather of the values of bucket `number` over `group`. Nothing where a rank has them alone, or each
+  /// rank keeps its shard.
+  template <class T>
+  void start(const bucket_layout& layout, const bucket_memory<T>& memory, std::size_t number, const Group& group,
+             const start_order& how) {
+    const auto& b = layout.buckets()[number];
+    if (b.counts.size() < 2 || b.count == 0 || layout.replica_group_of(b).divides_values()) return;
+    const std::span<T> values = memory.values_of(layout, number);
+    static_cast<void>(under_way_[number] = group.start_all_gather_v(values, b.counts, how));
+  }
+  /// The host waits for all that was started.
+  void finish() {
+    wait_all(under_way_);
+    publish(where::current());
+  }
+  /// Later work of `stream` comes after all that was started. The host does not wait.
+  void finish_in(auto& stream) {
+    all_then(under_way_, stream);
+    publish(after(stream.record()));
+  }
+
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_in` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
+
+ private:
+  // Of the communication stream, as are the copies that come after it: nobody else waits.
+  void publish(const start_order& how) {
+    if constexpr (can_start_barrier<Group>)
+      if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
+  }
+
+  std::vector<pending> under_way_;
+  std::optional<Group> reaching_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// All gradient buckets of one rank. Buckets of all replica groups are launched in one fixed order, the same on all
 /// ranks. One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
-class gradient_buckets : public bound_buckets<T, Group> {
+class gradient_buckets {
   static_assert(serves_buckets<Group, T>());
-  using base = bound_buckets<T, Group>;
-  using base::bucket_of_;
-  using base::kept_;
-  using base::layout_;
-  using base::members_;
-  using base::memory_;
-  using base::owned_;
-  using base::replica_groups_;
 
  public:
+  using value_type = T;
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -19057,16 +18949,83 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : base(std::move(members), std::move(replica_groups), bucket_bytes, unit, at),
+      : members_(std::move(members)),
+        replica_groups_(std::move(replica_groups)),
+        kept_(std::make_shared<bucket_reductions<T>>(unique_members(at), replica_groups_, sizeof(gradient_type),
+                                                     bucket_bytes, unit, at)),
+        layout_(kept_->layout),
+        bucket_of_(members_.size()),
+        memory_(placed_memory()),
+        gathers_(layout_.buckets().size()),
         shards_(*kept_, members_, replica_groups_, memory_),
-        contributions_(this->uses(), max_micro_batches, at),
+        contributions_(uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         copies_(layout_, replica_groups_, memory_, at),
         states_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
+    for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
+      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
+  gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
+
+  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
+  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
+  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
+  /// elements.
+  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
+  [[nodiscard]] bool divides_values() const noexcept {
+    for (const auto& b : layout_.buckets())
+      if (layout_.replica_group_of(b).divides_values()) return true;
+    return false;
+  }
+  /// The files of shards in tier file; null where none are.
+  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
+  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
+  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
+
+  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
+    return members_[number].parameter();
+  }
+  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// A group of this rank: its memory is that of values and gradients on the device.
+  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
+  /// Whether nothing is moved, and memory is not touched.
+  [[nodiscard]] bool rehearsed() const noexcept {
+    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
+  }
+  /// The number of a parameter's bucket.
+  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
+  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
+  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
+  /// Of a bucket of divided values: what gathers need to know.
+  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
+    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
+    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
+                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
+                          parameter_at);
+  }
+
+  /// Those that take part in the updates of these parameters.
+  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
+  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
+
+  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
+  /// it for the same buckets in ascending order, then `finish_gathers`.
+  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
+    const Group& group = replica_groups_[layout_.buckets()[bucket].replica_group].group;
+    gathers_.start(layout_, memory_, bucket, group, how.keeping(kept_));
+  }
+  void finish_gathers() { gathers_.finish(); }
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
+  void finish_gathers_in(auto& stream) { gathers_.finish_in(stream); }
+
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { gathers_.reach_shards_of(std::move(all)); }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -19080,7 +19039,12 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
   /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
-    this->bind_to(memory, contributors_, at);
+    bucket_memory<T> bound = memory;
+    bound.places = memory_.places;
+    bound.expect(layout_, wire_elements(), at);
+    memory_ = std::move(bound);
+    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
+    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors_);
     replicas_compared_ = false;
   }
   [[nodiscard]] bool divides_gradients() const noexcept { return shards_.any(); }
@@ -19091,7 +19055,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Compares parameters, layout and values within each replica group, once after `bind`; throws usage_error on all
   /// ranks of a replica group that differ. Collective over all replica groups.
   void compare_replicas(where at = where::current()) {
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, replica_groups_, at);
     }
   }
@@ -19101,8 +19065,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     prepare(at);
     if (shards_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
-    if (!this->rehearsed()) {
-      this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
+    if (!rehearsed()) {
+      zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
   }
@@ -19116,15 +19080,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Zeroes the gradient of a parameter that nothing has written.
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      this->zero_in_memory(this->gradient_of(parameter), where::current());
+      zero_in_memory(gradient_of(parameter), where::current());
     }
   }
   /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
   [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
     if (seals()) {
-      const std::span<const gradient_type> gradient = this->gradient_of(parameter);
+      const std::span<const gradient_type> gradient = gradient_of(parameter);
       if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
     }
     return 0;
@@ -19142,7 +19106,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (contributions_.any())
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
-      contributions_ = contribution_map(this->uses(), micro_batches, at);
+      contributions_ = contribution_map(uses(), micro_batches, at);
     states_.withdraw();
     expect(micro_batches, at);
   }
@@ -19266,12 +19230,39 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
+  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
+    return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  void scale_owned(gradient_type scale, where at) const {
+    update_observer* const queues = updates_.last(observer_turn::queues_work);
+    if (queues != nullptr) queues->divide(scale, at);
+    for (const owned_range<T>& range : owned_)
+      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
+  }
+  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
+    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
+  }
+  [[nodiscard]] std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> out;
+    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    return out;
+  }
+  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
+  [[nodiscard]] bucket_memory<T> placed_memory() const {
+    std::vector<std::size_t> own;
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
+    bucket_memory<T> out;
+    out.places = bucket_places(layout_, own);
+    return out;
+  }
+
   // Whether checksums of gradients are kept, and whether ranks are compared.
   [[nodiscard]] bool seals() const noexcept {
-    return checked(check_level::local) && !works_on_device<Group> && !this->rehearsed();
+    return checked(check_level::local) && !works_on_device<Group> && !rehearsed();
   }
   [[nodiscard]] bool compares_ranks() const noexcept {
-    return checked(check_level::across_ranks) && !this->rehearsed();
+    return checked(check_level::across_ranks) && !rehearsed();
   }
 
   void prepare(where at) {
@@ -19328,14 +19319,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, this->gradient_of(parameter));
+    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
   }
 
   void wait_for_buckets() {
     wait_all(pending_);
     shards_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if (!this->rehearsed()) shards_.zero_untouched();
+    if (!rehearsed()) shards_.zero_untouched();
   }
 
   // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
@@ -19346,8 +19337,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shards_.divides(bucket_of_[p])) continue;
-        checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
-        if (checksums_.changed(p, this->gradient_of(p)))
+        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
+        if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
@@ -19372,9 +19363,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      this->scale_owned(scale, at);
+      scale_owned(scale, at);
     }
     reduced.targets_ = divisor.count();
     return reduced;
@@ -19393,6 +19384,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
+  std::vector<bucket_member<T>> members_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
+  std::shared_ptr<bucket_reductions<T>> kept_;  // by a reduction under way, also where nobody waits for it any more
+  const bucket_layout& layout_;
+  std::vector<std::size_t> bucket_of_;
+  std::vector<owned_range<T>> owned_;
+  bucket_memory<T> memory_;
+  update_observers updates_;
+  value_gathers<Group> gathers_;
   gradient_shards<T, Group> shards_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
