@@ -25670,6 +25670,8 @@ class typed_engine final : public stage_engine {
 //   belay::pipeline_stage small{net, belay::recompute_all{}, activations};          // and these in a lower tier
 //   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
 
+#include <any>
+
 // ---- belay/parallel/pipeline_stage/handles.hpp
 //
 // The handles of a stage's micro-batches, between forward and backward.
@@ -28734,21 +28736,12 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
-class stage_memory {
- public:
-  stage_memory() = default;
-  stage_memory(const stage_memory&) = delete;
-  stage_memory& operator=(const stage_memory&) = delete;
-  virtual ~stage_memory() = default;
-};
-
 /// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
 /// what a step has left there that ended before all was run owes nothing any more, and is overwritten. Where
 /// activations are offloaded, a layer's output is let go of when the next one has run: the last layer's when it has
 /// been sent.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations = void>
-class stage_handles final : public stage_memory {
+class stage_handles {
  public:
   using hidden_view = view<const T, Rank>;
   using scope_type = micro_batch_scope<Engine>;
@@ -28767,6 +28760,8 @@ class stage_handles final : public stage_memory {
     if constexpr (offloads_first)
       if (place.first()) first_away_.emplace(network.first(), *layers.activations);
   }
+  stage_handles(const stage_handles&) = delete;
+  stage_handles& operator=(const stage_handles&) = delete;
 
   [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
 
@@ -28965,14 +28960,13 @@ class pipeline_stage {
   template <class Engine, class T, std::size_t Rank, class Input>
   [[nodiscard]] auto& handles(const schedule::position& place, where at) {
     using handles_type = stage_handles<Network, Engine, T, Rank, Input, Activations>;
-    auto* kept = dynamic_cast<handles_type*>(memory_.get());
-    if (kept == nullptr || kept->place() != place) {
+    auto* kept = std::any_cast<std::shared_ptr<handles_type>>(&handles_);
+    if (kept == nullptr || (*kept)->place() != place) {
       expect_part(place, at);
-      auto made = std::make_unique<handles_type>(*network_, layers_, place);
-      kept = made.get();
-      memory_ = std::move(made);
+      kept = &handles_.emplace<std::shared_ptr<handles_type>>(
+          std::make_shared<handles_type>(*network_, layers_, place));
     }
-    return *kept;
+    return **kept;
   }
 
   /// Throws usage_error where the network is no part for a stage at `place`.
@@ -29013,7 +29007,7 @@ class pipeline_stage {
 
   Network* network_;
   layers_of<Network, Activations> layers_;
-  std::unique_ptr<stage_memory> memory_;
+  std::any handles_;  // of the micro-batches: the first run tells their types
 };
 
 template <class Network>
