@@ -36445,9 +36445,16 @@ std::string checkpoint_reader<Files>::tensors_in(std::size_t number, std::uint64
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store_memory.hpp
+// ---- belay/train/store.hpp
 //
-// The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
+// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
+// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
+// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
+//
+//   network net;                                     // has for_each_parameter(visit)
+//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+//   belay::adamw optimizer{store};
+//   belay::step step{run.engine(), store};
 
 // ---- belay/parallel/gathers.hpp
 //
@@ -37145,6 +37152,400 @@ void parameter_gathers<T, Group>::release(layer& one) noexcept {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/clip.hpp
+//
+// The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
+// squares of a unit (a chunk, or 2^k of them in order) is written by exactly one rank into a table of the whole model.
+// The table is summed over the world, where each entry is added to zeros, and folded in the model's order. So neither
+// pipeline stages nor sharded optimizer state change a bit of the norm.
+//
+//   belay::norm_table table;
+//   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
+//   std::vector<double> memory(table.entries());
+//   belay::gradient_norm<float> norm(table, places, memory);
+//   const auto length = norm(reduced, mesh.control());
+//   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
+
+// ---- belay/train/norm_table.hpp
+//
+// Where the sums of squares of every parameter of the model stand in one table, an entry for each unit of 2^k chunks. k
+// is the smallest with which the whole parameters need at most 8 MiB, so it follows from the model alone. Parameters
+// that are held in parts have up to one entry more for each part.
+
+namespace belay::inline BELAY_ABI {
+
+/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
+/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
+struct norm_parts {
+  std::vector<std::size_t> elements;
+  std::size_t mine = 0;
+  norm_share share = norm_share::counted_here;
+};
+
+/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
+template <placement Placement>
+[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
+  constexpr axis_set cut = cut_directions<Placement>();
+  norm_parts out;
+  coordinate each = here;
+  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
+    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
+      if (cut.has(axis::expert)) each.expert = e;
+      if (cut.has(axis::tensor)) each.tensor = t;
+      if (each == here) out.mine = out.elements.size();
+      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
+    }
+  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
+  return out;
+}
+
+/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
+class norm_table {
+ public:
+  /// The entries to which the unit keeps a model whose parameters are held whole: 8 MiB of them.
+  static constexpr std::size_t most_entries = (std::size_t{8} << 20) / sizeof(double);
+
+  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
+  std::size_t add(std::size_t elements, where at = where::current()) {
+    return add(std::span<const std::size_t>(&elements, 1), at);
+  }
+
+  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
+  /// than any memory holds.
+  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
+
+  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
+  /// it.
+  [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
+  /// Takes a larger unit than the parameters need: that of a model of which they are a part.
+  void widen(ownership_unit unit) noexcept;
+  /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
+  template <can_all_reduce<std::uint64_t> Group>
+  void widen(const Group& stages, where at = where::current()) {
+    std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
+    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
+    widen(unit_for(all));
+  }
+
+  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
+  [[nodiscard]] std::size_t entries() const noexcept { return entries_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return entries_ * sizeof(double); }
+
+  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
+    return parameter < parameters_.size() && part < parameters_[parameter].count;
+  }
+  /// The first entry of a part, and its elements.
+  [[nodiscard]] std::size_t first_entry(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].first;
+  }
+  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].count;
+  }
+
+  /// Sum of squares of one parameter, its entries added in order.
+  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
+
+ private:
+  struct table_range {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+
+  // The smallest unit with which whole parameters need at most `most_entries`.
+  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
+
+  std::vector<table_range> parameters_;  // their parts
+  std::vector<table_range> parts_;       // their first entry and their elements
+  std::size_t entries_ = 0;
+  ownership_unit unit_;
+  std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/norm_table.ipp
+//
+// The table grows by a parameter or to a larger unit, and is folded.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_elements, where at) {
+  checked_size elements;
+  for (std::size_t part : part_elements) elements += part;
+  const auto words = [&] {
+    return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
+           std::to_string(part_elements.size()) + " parts, is";
+  };
+  static_cast<void>(elements.value(words, at));
+  parameters_.push_back({parts_.size(), part_elements.size()});
+  for (std::size_t part : part_elements) {
+    parts_.push_back({entries_, part});
+    entries_ += unit_.count(part);
+  }
+  for (unsigned k = 0; k < sums_.size(); ++k)
+    sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
+  widen(unit_for(sums_));
+  return parameters_.size() - 1;
+}
+
+BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
+  if (unit.k() <= unit_.k()) return;
+  unit_ = unit;
+  entries_ = 0;
+  for (table_range& part : parts_) {
+    part.first = entries_;
+    entries_ += unit_.count(part.count);
+  }
+}
+
+BELAY_DECL double norm_table::fold(std::size_t parameter, std::span<const double> table) const noexcept {
+  const table_range parts = parameters_[parameter];
+  double squares = 0;
+  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
+    const table_range held = parts_[part];
+    for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
+  }
+  return squares;
+}
+
+BELAY_DECL ownership_unit norm_table::unit_for(std::span<const std::uint64_t> entries) noexcept {
+  unsigned k = 0;
+  while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
+  return ownership_unit(k);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The factor by which the optimizer multiplies gradients; `none` is 1.
+class clip_factor {
+ public:
+  /// No clipping; the number that gradients are multiplied with.
+  [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+
+ private:
+  friend class gradient_norm_value;
+  explicit constexpr clip_factor(double value) noexcept : value_(value) {}
+  double value_;
+};
+
+/// The norm of a step's gradients, equal on all ranks.
+class gradient_norm_value {
+ public:
+  /// A norm that was computed elsewhere.
+  explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
+
+  /// The norm.
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+  /// False where any gradient of any rank is infinite or not a number.
+  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
+  /// min(1, max_norm / (norm + 1e-6)).
+  [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
+    const double factor = max_norm / (value_ + 1e-6);
+    return clip_factor{factor < 1.0 ? factor : 1.0};
+  }
+
+ private:
+  double value_;
+};
+
+/// Where a parameter of the buckets is in the table: its number, and the part that is held here.
+struct norm_place {
+  /// The parameter's number in the table, and which part of it.
+  std::size_t parameter = 0;
+  std::size_t part = 0;
+  norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
+};
+
+/// Computes the norm. Its memory is given, so that a step allocates nothing.
+template <class T>
+class gradient_norm {
+ public:
+  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.entries()` doubles and outlives this.
+  gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
+      : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
+    if (memory.size() != table_.entries())
+      throw usage_error(
+          "the norm needs " + std::to_string(table_.entries()) + " doubles, got " + std::to_string(memory.size()), at);
+    for (const norm_place& place : places_)
+      if (!table_.has(place.parameter, place.part))
+        throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
+                              " in the table of the norm",
+                          at);
+    check_places(at);
+  }
+
+  /// The norm over all ranks of `world`. Collective: every rank gives the gradients of its buckets' last reduction.
+  /// Checks across ranks compare the divisors.
+  template <class Group>
+  [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
+                                               where at = where::current()) {
+    return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
+  }
+
+  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
+  template <class Group>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
+    fill(gradients, world, nullptr, at);
+    return fold_after(0);
+  }
+  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
+  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
+  /// one table.
+  template <class Plane, class Stages>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
+    fill(gradients, plane, nullptr, at);
+    return fold_along(stages, at);
+  }
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
+  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
+  template <class Group>
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
+                                    where at) {
+    const Group& replicas = mesh.replicas(at);
+    fill(gradients, replicas, told_by, at);
+    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
+    return fold_along(mesh.pipeline(at), at);
+  }
+
+  /// The norm of one parameter of the table over all its parts, at the last call.
+  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
+    return kernel::square_root(table_.fold(number, memory_));
+  }
+  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
+
+ private:
+  template <class Stages>
+  [[nodiscard]] double fold_along(Stages&& stages, where at) const {
+    double so_far[1] = {0};
+    for (int stage = 0; stage < stages.size(); ++stage) {
+      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
+    }
+    return so_far[0];
+  }
+
+  // The table of all ranks of `world`.
+  template <class Group>
+  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
+    static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
+                  "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
+                  "mesh.control()");
+    if (!gradients.latest())
+      throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
+    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
+      const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
+      if (!found.empty()) throw usage_error(found, at);
+    }
+    for (double& entry : memory_) entry = 0;
+    std::span<const double> told;
+    if (told_by != nullptr) told = told_by->squares(at);
+    for (const owned_range<T>& range : gradients.owned()) {
+      check_place(range, at);
+      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
+      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
+      told = told.subspan(own.size());
+      if (range.share == norm_share::counted_elsewhere) continue;
+      const norm_place place = places_[range.parameter];
+      if (place.share == norm_share::counted_elsewhere) continue;
+      const std::size_t unit = table_.unit().elements();
+      double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
+      if (is_told) continue;
+      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
+        if (world.traits().on_device)
+          throw usage_error(
+              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
+        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
+      else
+        add_on_host(range, entries, at);
+    }
+    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  void add_on_host(const owned_range<T>& range, double* entries, where at) {
+    const std::size_t unit = table_.unit().elements();
+    if (range.gradient_file != nullptr) {
+      chunk_.resize(parameter_chunk);
+      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
+    }
+    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
+      double squares = 0;
+      const compute_type_t<T>* gradient = range.gradient + first;
+      if (range.gradient_file != nullptr) {
+        range.gradient_file->get(gradient, chunk_.data(),
+                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
+        gradient = chunk_.data();
+      }
+      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
+      entries[first / unit] += squares;
+    }
+  }
+  // A kernel for as many chunks as have room for what they tell.
+  template <class Group>
+  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
+    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
+    auto* const told = reinterpret_cast<double*>(group.scratch().data());
+    squares_.resize(room);
+    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
+      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
+      const std::size_t chunks = chunks_of(count);
+      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
+      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
+      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
+    }
+  }
+  // The sum of squares of the table's parameters, in order, added to what those before them have.
+  [[nodiscard]] double fold_after(double squares) const noexcept {
+    for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
+    return squares;
+  }
+
+  // A parameter counts once: two places of one part would overwrite each other.
+  void check_places(where at) const {
+    std::vector<std::pair<std::size_t, std::size_t>> taken;
+    for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);
+    std::sort(taken.begin(), taken.end());
+    const auto twice = std::adjacent_find(taken.begin(), taken.end());
+    if (twice != taken.end())
+      throw usage_error("two parameters of the buckets stand at part " + std::to_string(twice->second) +
+                            " of parameter " + std::to_string(twice->first) + " in the table of the norm",
+                        at);
+  }
+
+  void check_place(const owned_range<T>& range, where at) const {
+    if (range.parameter >= places_.size())
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has no place in the table of the norm, which was given " + std::to_string(places_.size()),
+                        at);
+    const norm_place place = places_[range.parameter];
+    const std::size_t elements = table_.elements(place.parameter, place.part);
+    if (range.offset > elements || range.count > elements - range.offset)
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has more elements than its place in the table of the norm, which has " +
+                            std::to_string(elements),
+                        at);
+    const std::size_t unit = table_.unit().elements();
+    const std::size_t end = range.offset + range.count;
+    if (range.offset % unit != 0 || (end % unit != 0 && end != elements))
+      throw usage_error("the buckets cut their parameter number " + std::to_string(range.parameter) +
+                            " inside an entry of the norm's table, which has " + std::to_string(unit) +
+                            " elements: make the buckets with table.unit()",
+                        at);
+  }
+
+  norm_table table_;
+  std::vector<norm_place> places_;
+  std::span<double> memory_;
+  rank_comparison compared_;
+  std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
+  std::vector<double> squares_;           // of chunks of gradients on a device
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/range_table.hpp
 //
 // The ranges that a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its
@@ -37568,6 +37969,70 @@ template <class T, class Run, std::invocable<int> ElementsOf>
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/store_gradients.hpp
+//
+// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
+// named when the store begins the next step.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Store>
+class [[nodiscard]] store_gradients {
+ public:
+  using store_type = Store;
+  using value_type = typename Store::value_type;
+  static constexpr bool reduces = true;
+
+  store_gradients(store_gradients&& other) noexcept
+      : store_(std::exchange(other.store_, nullptr)),
+        reduced_(std::move(other.reduced_)),
+        squares_(other.squares_),
+        summary_(other.summary_) {}
+  store_gradients& operator=(store_gradients&&) = delete;
+  ~store_gradients() {
+    if (store_ != nullptr) store_->note_unapplied(summary_.number);
+  }
+
+  /// The ranges that this rank owns, in the order of memory, to look at.
+  [[nodiscard]] owned_gradients<value_type> owned() const {
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
+    return owned_gradients<value_type>(reduced_.owned());
+  }
+  /// Whether they are still to be applied, and those of a store with such buckets.
+  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
+    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
+  }
+  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
+  /// The sum of squares of all gradients of the store, on all ranks.
+  [[nodiscard]] double squares() const noexcept { return squares_; }
+  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
+  template <class Participant>
+  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
+    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
+  }
+
+  /// For optimizers: the gradients, which are no longer owed.
+  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
+    store_ = nullptr;
+    return std::move(reduced_);
+  }
+  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
+  /// For `committed_gradients`: the step that was committed.
+  void note(const step_summary& summary) noexcept { summary_ = summary; }
+
+ private:
+  friend Store;
+  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
+      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
+
+  Store* store_;
+  reduced_gradients<value_type> reduced_;
+  double squares_;
+  step_summary summary_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/store_options.hpp
 //
 // What a parameter store is made with.
@@ -37707,6 +38172,788 @@ template <class Group, class StageOf>
 [[nodiscard]] constexpr zero_stage frozen_stage(zero_stage stage) noexcept {
   return stage == zero_stage::parameters ? stage : zero_stage::none;
 }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_update.hpp
+//
+// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
+// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
+// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
+// ring, chunk by chunk.
+
+// ---- belay/train/optimizer/offloaded_state.hpp
+//
+// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
+// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
+// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
+// and that in a file passes through slots of the host beside them.
+
+// ---- belay/train/optimizer/state_layout.hpp
+//
+// Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
+// chunks stream. The plan and the run take the sizes from here.
+
+namespace belay::inline BELAY_ABI {
+
+/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
+/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
+/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
+/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
+/// back.
+struct optimizer_memory {
+  tier state = tier::device;
+  std::string folder = {};                   // of tier file: the directory in which its file is made
+  std::size_t chunk = std::size_t{1} << 18;  // elements that stream as one
+  file_access access = file_access::best;    // of tier file
+};
+
+/// Bytes of what a chunk needs in a slot, and of the whole. `parts` elements of `state_bytes` bytes for each element
+/// that is owned; values have `value_bytes`, gradients as much as one part of the state.
+class state_layout {
+ public:
+  state_layout() = default;
+  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
+               std::size_t value_bytes, std::size_t alignment) noexcept
+      : in_file_(state == tier::file),
+        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
+        chunk_(chunk),
+        of_state_(parts * state_bytes),
+        of_slot_(state_bytes + value_bytes),
+        alignment_(in_file_ ? alignment : std::size_t{64}) {}
+
+  /// Elements of a chunk at most, where `owned` are owned.
+  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
+  [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
+    return owned / chunk_ + (owned % chunk_ != 0);
+  }
+  /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
+  /// file is also written from its slot: one more is written meanwhile.
+  [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
+    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
+  }
+  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
+  [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
+    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
+  }
+  [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
+    return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
+  }
+  /// The ring, with room to align its first slot.
+  [[nodiscard]] std::size_t ring_bytes(std::size_t owned) const noexcept {
+    return owned == 0 ? 0 : slots_of(owned) * slot_bytes(owned) + (in_file_ ? alignment_ : 0);
+  }
+  /// Byte of the file at which a whole chunk `number` begins, and the end of the last, which may be shorter.
+  [[nodiscard]] std::size_t file_offset(std::size_t number) const noexcept {
+    return number * rounded(chunk_ * of_state_);
+  }
+  [[nodiscard]] std::size_t file_bytes(std::size_t owned) const noexcept {
+    return file_offset(owned / chunk_) + rounded(owned % chunk_ * of_state_);
+  }
+  /// Of `count` elements of state in the file.
+  [[nodiscard]] std::size_t file_bytes_of_chunk(std::size_t count) const noexcept { return rounded(count * of_state_); }
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+
+ private:
+  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
+    return checked_size(bytes).rounded_up(alignment_).saturated();
+  }
+
+  bool in_file_ = false, in_slot_ = false;
+  std::size_t chunk_ = 1;
+  std::size_t of_state_ = 0, of_slot_ = 0;
+  std::size_t alignment_ = 64;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
+/// rank owns, in the order of its ranges.
+class state_chunks {
+ public:
+  /// Where a chunk begins: an element of a range, and one of the state.
+  struct chunk {
+    std::size_t range = 0, offset = 0;
+    std::size_t first = 0, count = 0;
+  };
+
+  state_chunks() = default;
+  /// Of `most` elements each, but for the last.
+  template <class T>
+  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
+    chunk next;
+    for (std::size_t r = 0; r < owned.size(); ++r)
+      for (std::size_t done = 0; done < owned[r].count;) {
+        if (next.count == 0) next = {r, done, next.first, 0};
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
+        next.count += taken;
+        done += taken;
+        if (next.count < most) continue;
+        all_.push_back(next);
+        next = {0, 0, next.first + next.count, 0};
+      }
+    if (next.count > 0) all_.push_back(next);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
+  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
+
+  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
+  template <class T, class Visit>
+  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
+    std::size_t r = of.range, offset = of.offset;
+    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
+      if (count > 0) visit(owned[r], offset, done, count);
+      done += count;
+    }
+  }
+
+ private:
+  std::vector<chunk> all_;
+};
+
+/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
+/// lies in another lower tier is updated in place, on a device what lies there.
+struct bucket_copies {
+  bool values = true;
+  bool gradients = true;
+  file_shards* value_file = nullptr;
+  file_shards* gradient_file = nullptr;
+};
+
+/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
+/// file does.
+template <class Buckets, class IsCopied>
+[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
+  std::vector<bucket_copies> all;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    const bucket_places::bucket_location& place = buckets.places()[b];
+    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
+    if (place.values_in == tier::file) one.value_file = buckets.value_file();
+    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
+    one.values = one.values || one.value_file != nullptr;
+    one.gradients = one.gradients || one.gradient_file != nullptr;
+    all.push_back(one);
+  }
+  return all;
+}
+
+/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
+/// are over.
+template <class T, tier_file_calls Files, std::size_t Parts>
+class offloaded_state {
+ public:
+  using state_type = compute_type_t<T>;
+  static constexpr std::size_t parts = Parts;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
+
+  /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
+  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
+  /// that file. Throws tier_file_error where it cannot be made.
+  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
+                  const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
+
+  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
+  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
+  /// launch.
+  template <class Engine, class Buckets, class Computes>
+  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
+    const std::size_t bucket_count = buckets.layout().buckets().size();
+    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
+    ring_.reset();
+    auto& copies = engine.copies();
+    auto& compute = engine.compute();
+    stream_event values = compute.record();
+    copies.wait(values, at);  // gradients are there, and nobody reads the values
+    std::size_t bucket = 0;
+    // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
+    // meanwhile.
+    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
+    for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
+      for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
+        in_slots_[loaded % slot_count] = load(loaded, copies, at);
+      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
+      values = store(k, in_slots_[k % slot_count], engine, at);
+      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
+        gather(bucket, values);
+    }
+    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
+    copies.let_wait(compute, values, at);
+    if (file_)
+      for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
+    for (const bucket_copies& each : copies_of_) {
+      if (each.value_file == nullptr) continue;
+      each.value_file->queue_settle(at);
+      break;
+    }
+    buckets.finish_gathers_in(compute);
+  }
+
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
+  /// `visit` writes goes back there. Nothing may be under way.
+  void each_state(visit_state visit, where at);
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
+  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
+  void fill_state(visit_state visit, where at);
+  /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
+  void each_place(visit_place visit) const;
+
+  [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
+  [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
+
+  static constexpr const char* part_names[] = {"first_moment", "second_moment", "master"};
+
+ private:
+  // A chunk in its slot.
+  struct slot_view {
+    std::byte* all = nullptr;
+    std::array<state_type*, parts> state{};  // there, or where it lives
+    state_type* gradient = nullptr;
+    T* value = nullptr;
+    std::size_t number = 0, count = 0;
+  };
+
+  [[nodiscard]] slot_view view_of(std::span<std::byte> slot, std::size_t chunk) const noexcept {
+    slot_view out;
+    out.all = slot.data();
+    out.count = chunks_[chunk].count;
+    out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
+    out.value = reinterpret_cast<T*>(out.gradient + chunk_);
+    for (std::size_t p = 0; p != parts; ++p)
+      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
+                                        : state_.data() + p * part_ + chunks_[chunk].first;
+    return out;
+  }
+  // What a file is read into and written from.
+  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
+    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
+  }
+
+  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
+
+  template <class Element, class Copies>
+  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
+                      where at) {
+    if (file != nullptr)
+      file->queue_read(from, to, count * sizeof(Element), at);
+    else
+      copies.copy(to, from, count * sizeof(Element));
+  }
+  // The state of a chunk, between its slot and where it lives.
+  template <class Copies>
+  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const to = file_slot(slot.number).data();
+      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
+      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
+      return;
+    }
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
+      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const from = file_slot(slot.number).data();
+      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
+      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
+      return;
+    }
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
+      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
+    const std::size_t number = ring_.next();
+    if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
+    slot_view slot = view_of(ring_.acquire(copies, at), k);
+    slot.number = number;
+    restore_state(k, slot, copies, at);
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& from = copies_of_[range.bucket];
+                              if (from.gradients)
+                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                              if (from.values)
+                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                            });
+    copied_[number] = copies.record();
+    return slot;
+  }
+
+  template <class Engine, class Computes>
+  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
+    engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
+    state_chunks::each_part(
+        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+          const bucket_copies& of = copies_of_[range.bucket];
+          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          std::array<state_type*, parts> state = slot.state;
+          for (state_type*& each : state) each += in;
+          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
+        });
+  }
+
+  // Returns when the values are where they live.
+  template <class Engine>
+  [[nodiscard]] stream_event store(std::size_t k, const slot_view& slot, Engine& engine, where at) {
+    auto& copies = engine.copies();
+    copies.wait(engine.compute().record(), at);
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& to = copies_of_[range.bucket];
+                              if (to.value_file != nullptr)
+                                to.value_file->queue_write(range.value + offset, slot.value + in, n * sizeof(T), at);
+                              else if (to.values)
+                                copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
+                            });
+    const stream_event values = copies.record();
+    offload_state(k, slot, copies, at);
+    ring_.release(copies.record(), at);
+    return values;
+  }
+
+  // The first bucket that has values in chunk `k` or later.
+  [[nodiscard]] std::size_t first_unfinished(std::size_t k) const noexcept {
+    return k < chunks_.size() ? owned_[chunks_[k].range].bucket : static_cast<std::size_t>(-1);
+  }
+
+  std::span<const owned_range<T>> owned_;
+  state_layout sizes_;
+  state_chunks chunks_;
+  std::size_t chunk_, state_in_slot_;
+  std::span<state_type> state_;
+  std::size_t part_;
+  std::vector<bucket_copies> copies_of_;  // by bucket
+  slot_ring ring_, beside_;
+  std::vector<slot_view> in_slots_;
+  std::vector<stream_event> copied_;    // by slot: its chunk is there
+  std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
+  std::optional<tier_file<Files>> file_;
+};
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
+                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
+                                                  const state_layout& sizes, std::span<state_type> state,
+                                                  std::span<std::byte> ring, std::span<std::byte> beside,
+                                                  slot_contents free, where at)
+    : owned_(owned),
+      sizes_(sizes),
+      chunks_(owned, memory.chunk),
+      chunk_(sizes.chunk_of(owned_elements)),
+      state_in_slot_(sizes.state_in_slot(owned_elements)),
+      state_(state),
+      part_(owned_elements),
+      copies_of_(std::move(copied)) {
+  if (owned_elements == 0) return;
+  const std::size_t slot_count = sizes.slots_of(owned_elements);
+  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+    void* first = all.data();
+    std::size_t room = all.size();
+    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
+                     sizes.alignment(), found);
+  };
+  ring_ = slots_in(ring, free);
+  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
+  in_slots_.resize(slot_count);
+  written_.resize(slot_count);
+  copied_.resize(slot_count);
+  if (memory.state == tier::file)
+    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
+  if (!file_) {
+    std::size_t done = 0;
+    for (const owned_range<T>& range : owned_) {
+      for (std::size_t p = 0; p != parts; ++p)
+        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
+      done += range.count;
+    }
+    return;
+  }
+  ring_.reset();
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(file_slot(0), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
+    visit_chunk(k, slot, visit);
+    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
+  }
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
+  if (!file_) return each_state(visit, at);
+  ring_.reset();
+  for (file_transfer& each : written_) each = {};
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    file_transfer& last = written_[k % ring_.slot_count()];
+    last.wait(at);
+    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
+    visit_chunk(k, slot, visit);
+    last = file_->start_write(sizes_.file_offset(k), bytes, at);
+  }
+  for (file_transfer& each : written_) each.wait(at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
+  std::vector<stored_bytes> places;
+  for (std::size_t p = 0; p != parts; ++p)
+    for (std::size_t k = 0; k < chunks_.size(); ++k)
+      state_chunks::each_part(
+          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+            if (offset == 0) places.clear();
+            places.emplace_back(file_->reference(),
+                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
+                                n * sizeof(state_type));
+            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
+          });
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
+  state_chunks::each_part(chunks_[k], owned_,
+                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                            owned_range<T> part = range;
+                            part.offset += offset;
+                            part.count = n;
+                            for (std::size_t p = 0; p != parts; ++p)
+                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                          });
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/optimizer/update.hpp
+//
+// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
+// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
+// of a bucket are gathered while the next one is updated.
+
+namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// The token of a committed step.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, which are moved.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_replica_group) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
+}
+
+/// Whether shards of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
+  for (const replica_group_shape& each : layout.replica_groups())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
+}
+
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  /// The learning rate of this update.
+  double learning_rate = 1e-3;
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
+};
+
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
+
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
+struct adamw_step {
+  Scalars decayed, undecayed;
+};
+
+/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
+/// copies `state[2]`, in kernels of at most `at_once` elements.
+template <class T, class Kit, class State, class Parts, class Scalars>
+void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
+    const auto update = [&](State* master) {
+      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
+    };
+    if constexpr (std::is_same_v<T, State>)
+      kit.each(part, update(value + i));
+    else
+      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
+  }
+}
+
+/// The scalars of an update in the memory of a device, where there is one.
+template <class State>
+struct update_numbers {
+  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
+  const adamw_step<State>* memory = nullptr;
+  std::function<void(const adamw_step<State>&, where)> write;
+
+  /// Beside the memory of `run`, which keeps it.
+  template <class Run>
+  void make(Run& run, where at) {
+    using memory_type = typename Run::memory_type;
+    if constexpr (device_region<memory_type>) {
+      auto& engine = run.engine();
+      auto numbers =
+          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
+      memory = numbers->get();
+      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
+        to->write(engine.compute(), value, now);
+      };
+      run.keep(numbers);
+    }
+  }
+};
+
+/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
+/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
+template <class Stream, class Buckets, class T, class Change>
+void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
+                       where at) {
+  std::size_t done = 0, bucket = 0;
+  const auto gather_before = [&](std::size_t end) {
+    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  };
+  for (const owned_range<T>& range : owned) {
+    gather_before(range.bucket);
+    change(range, done);
+    done += range.count;
+  }
+  gather_before(buckets.layout().buckets().size());
+  buckets.finish_gathers_in(stream);
+}
+
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements, and the gathers of their buckets.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
+  using state_type = compute_type_t<T>;
+  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
+  const std::size_t part = state.size() / parts;
+  const auto update = [&](const owned_range<T>& range, std::size_t done) {
+    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+    std::array<state_type*, parts> of_range{};
+    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
+  };
+  change_and_gather(kit.stream(), buckets, owned, update, at);
+}
+
+/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
+/// of `queue_update`.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  const std::size_t part = state.size() / adamw_state_parts<T>;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
+      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
+                                                                      undecayed});
+    buckets.start_gather(b, after(kit.stream().record(), at));
+  }
+  buckets.finish_gathers_in(kit.stream());
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A function for `store.update` that runs on the host.
+template <class F, class T>
+concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
+                                         std::span<const compute_type_t<T>>, std::size_t>;
+/// One that queues kernels through a frame.
+template <class F, class Engine, class T>
+concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
+                                          std::span<const compute_type_t<T>>, std::size_t>;
+
+template <class Store>
+class store_update {
+ public:
+  using value_type = typename Store::value_type;
+  using number = compute_type_t<value_type>;
+  using engine_type = typename Store::run_type::engine_type;
+  using group_type = typename Store::group_type;
+
+  /// The store outlives it.
+  explicit store_update(Store& store) noexcept : store_(&store) {}
+
+  /// True, or it does not compile and says what such a function is.
+  template <class F>
+  [[nodiscard]] static consteval bool takes() {
+    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
+    static_assert(in_frame || updates_on_host<F, value_type>,
+                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
+                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
+    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
+                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
+                  "f(frame, name, values, gradients, first)");
+    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
+  }
+
+  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
+  template <class F>
+  void run(F& f, where at) {
+    if (!made_) make(at);
+    auto& buckets = store_->buckets();
+    auto& engine = store_->run().engine();
+    if (store_->rehearsed()) {
+      rehearse(f, at);
+    } else if (streamed_) {
+      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
+                                const number* gradient, const auto& state, std::size_t count) {
+        number* master = nullptr;
+        if constexpr (has_master) master = state[0];
+        change(f, range, offset, {value, count}, gradient, master, at);
+      };
+      streamed_->update(engine, buckets, computes, at);
+    } else {
+      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
+        number* const master = has_master ? masters_.data() + done : nullptr;
+        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      };
+      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
+    }
+  }
+
+ private:
+  static constexpr bool has_master = !std::is_same_v<value_type, number>;
+  static constexpr std::size_t parts = has_master ? 1 : 0;
+  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
+
+  // In the first update, which a rehearsal has too: memory for as long as the run.
+  void make(where at) {
+    made_ = true;
+    auto& run = store_->run();
+    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
+    if (!has_master && !streams()) return;
+    store_->ask_shards();  // the peak of a step was without this shard
+    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
+    if (!streams()) return;
+    const bool on_device = belay::on_device(run.computes());
+    const optimizer_memory memory;
+    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
+    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
+        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
+        at);
+    if (store_->rehearsed()) return;
+    auto& buckets = store_->buckets();
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
+    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
+                                                ring, std::span<std::byte>(), free, at);
+    run.keep(streamed_);
+  }
+  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
+  [[nodiscard]] bool streams() const {
+    const bucket_layout& layout = store_->buckets().layout();
+    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
+    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
+      return each.values == tier::file || each.gradients == tier::file;
+    });
+  }
+  [[nodiscard]] std::size_t elements() const {
+    std::size_t all = 0;
+    for (const auto& range : store_->buckets().owned()) all += range.count;
+    return all;
+  }
+
+  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
+  template <class F>
+  void rehearse(F& f, where at) {
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      store_->ask_shards();
+      const bool in_chunks = streams();
+      for (const owned_range<value_type>& range : store_->buckets().owned()) {
+        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        if constexpr (has_master)
+          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
+        else
+          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
+      }
+    }
+  }
+
+  template <class F>
+  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
+              const number* gradients, [[maybe_unused]] number* masters, where at) {
+    const std::size_t count = values.size();
+    if (count == 0) return;
+    if constexpr (has_master) {
+      auto& kit = store_->run().engine().kit();
+      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
+      call(f, range, offset, {masters, count}, {gradients, count}, at);
+      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
+    } else {
+      call(f, range, offset, values, {gradients, count}, at);
+    }
+  }
+  template <class F>
+  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
+            std::span<const number> gradients, where at) {
+    auto& engine = store_->run().engine();
+    const std::string& name = store_->buckets().parameter(range.parameter).name();
+    const std::size_t first = range.offset + offset;
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      const invocation of_update{"update", 0, 0, at};
+      invocation_memory memory;
+      {
+        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
+        f(launches, name, values, gradients, first);
+      }
+      engine.activations().release(memory.kept);
+      engine.activations().release(memory.remembered);
+    } else {
+      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
+    }
+  }
+
+  Store* store_;
+  std::span<number> masters_;
+  std::shared_ptr<streamed_type> streamed_;
+  bool made_ = false;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37857,18 +39104,57 @@ struct stored_copies {
   copy_place of_values, of_state;
 };
 
-/// The base of a `parameter_store`: all that it has beside its part in steps.
-template <class Run, class Precision>
-  requires is_precision<Precision>
-class store_memory {
+/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
+/// parameters point to it.
+template <class Run, class Precision = precision<>>
+class parameter_store final : public participant {
+  static_assert(is_precision<Precision>);
+
  public:
   using value_type = typename Precision::parameters;
   using gradient_type = typename Precision::gradients;
   using group_type = typename group_with_kit<group, typename Run::engine_type::kit_type>::type;
   using buckets_type = gradient_buckets<value_type, group_type>;
+  using run_type = Run;
+  using kit_type = typename Run::engine_type::kit_type;
+  using committed_part = store_gradients<parameter_store>;
+  friend committed_part;
 
-  store_memory(const store_memory&) = delete;
-  store_memory& operator=(const store_memory&) = delete;
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
+  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
+  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+                  store_options options = {}, where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
+  template <lists_parameters Model>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided, tier::device, options, at)}, options, at) {}
+  /// Of several parts, each with a stage of its own; the model's order is theirs.
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, store_options{}, parts...) {}
+  parameter_store(const parameter_store&) = delete;
+  parameter_store& operator=(const parameter_store&) = delete;
+  ~parameter_store() override;
 
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
@@ -37925,6 +39211,90 @@ class store_memory {
       return {*whole_, gathered_frozen(frozen_.bucket_of(parameter)), parameter, engine.access(at), at};
   }
 
+  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
+  void fill(std::uint64_t seed, where at = where::current());
+
+  /// The norm of one parameter at the last commit, by its number in model order.
+  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
+
+  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
+  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
+  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
+  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
+  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
+  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
+  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
+  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
+  /// Throws usage_error for a token that was applied before or is another store's.
+  template <class... Participants, class F>
+  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
+    update(std::move(token).only_part(), f, at);
+  }
+  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
+  template <class F>
+  void update(committed_part&& part, F&& f, where at = where::current()) {
+    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
+      if (!part.are_of(buckets_))
+        throw usage_error("these gradients were applied before, or belong to another store", at);
+      note_before_update(at);
+      static_cast<void>(std::move(part).take().consume(at));
+      update_.run(f, at);
+      note_update(fnv1a().add_text("update").value());
+    }
+  }
+  /// Does not compile, with a sentence.
+  template <class Token, class F>
+    requires(std::is_lvalue_reference_v<Token>)
+  void update(Token&&, F&&, where = where::current()) {
+    static_assert(!std::is_lvalue_reference_v<Token>,
+                  "belay: update consumes the token: store.update(std::move(*ok), f)");
+  }
+
+  // A step asks its participants for these.
+
+  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
+  void begin(const step_start& start, where at) override;
+
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
+  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
+  void compare(order_of_step own, where at) override;
+  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
+  void finish(const divisor_value& divisor, where at) override;
+  [[nodiscard]] reduced_sums reduced() const override;
+  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
+  [[nodiscard]] std::string not_finite() const override;
+  void each_not_finite(function_ref<void(double)> see) const override;
+  void discard_part() noexcept override { reduced_.reset(); }
+  /// The gradients that were finished, for the token of a committed step.
+  [[nodiscard]] committed_part take_part() noexcept;
+
+  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
+  void abandon(where at) override;
+  void withdraw() noexcept override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
+  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
+  /// Later work of the stream comes after all that has begun up to `end_body`.
+  void gathers_in(gathers_begin when) noexcept;
+  void begin_body(where at);
+  void end_body(where at);
+  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
+  /// Throws usage_error where another one moves gradients and state.
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
+  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
+  /// of that is away.
+  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
+  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
+  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
+  /// Whether the phase that this rank is in has them away, alike on all ranks.
+  [[nodiscard]] bool state_away() const noexcept {
+    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
+    return mover != nullptr && mover->away();
+  }
+  /// A hash of what an optimizer was last applied with; the next vote compares it.
+  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
+
   // For `phase_switch`.
 
   /// Ends what is gathered. Returns its bytes. Collective over the ranks that divide parameters.
@@ -37971,37 +39341,24 @@ class store_memory {
   [[nodiscard]] bool rehearsed() const;
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
- protected:
-  store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
-               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
+ private:
+  struct listed_parameters {
+    stored_parameters<value_type, gradient_type> stored;
+    norm_table norm;
+    std::vector<norm_place> places;
+  };
 
   void note_micro_batches(std::size_t count);
 
-  /// Once: whether all ranks that gather together have one plan. Collective over them.
+  // Once: whether all ranks that gather together have one plan. Collective over them.
   void expect_plan_compared(where at);
 
-  /// Peers may write what a gather reads until all of them have updated what they own.
+  // Peers may write what a gather reads until all of them have updated what they own.
   void expect_settled(where at) const;
 
-  ~store_memory();
-
-  Run* run_;
-  const mesh* mesh_;
-  std::size_t parts_;  // of `holds`
-  bool in_file_;
-  gather_by gathers_by_;
-  file_memory files_;
-  bool reaches_ = false;   // its peers' shards
-  bool together_ = false;  // or some of them not
-  std::optional<reached_values<value_type>> reached_, reached_frozen_;
-  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
-  buckets_type buckets_;
-  frozen_buckets<value_type, group_type> frozen_;
-  std::optional<gradient_division<Run, value_type>> division_;
-  update_observation divides_by_;
-  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
-
- private:
+  // Of the run for what the model does not lend, and what moves in it: gathers, copies to lower tiers.
+  void lease_memory(const stored_parameters<value_type, gradient_type>& found, std::span<const held_stage> stages,
+                    const store_options& options, where at);
   void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at);
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
@@ -38083,79 +39440,230 @@ class store_memory {
     return mesh_->shape().replicates_shards() ? mesh_->dense_shards() : mesh_->replicas();
   }
 
+  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
+  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
+  void note_unapplied(std::uint64_t step) noexcept;
+
+  void end_gathers(order_of_step own, where at);
+  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
+                  store_options options, where at);
+  void write_first_values(std::uint64_t seed, where at);
+
+  template <class Model>
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+    listed_parameters found;
+    list(found, 0, model, mesh, whole_below, at);
+    if constexpr (lends_memory<Model>) {
+      found.stored.values = model.borrowed_values();
+      found.stored.gradients = model.borrowed_gradients();
+    }
+    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    return found;
+  }
+  template <class... Parts>
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+                                                const held_parameters<Parts>&... parts) {
+    listed_parameters found;
+    std::size_t number = 0;
+    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    found.norm.widen(mesh.pipeline(), first_site(parts...));
+    return found;
+  }
+  template <class First, class... Rest>
+  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
+    return first.at;
+  }
+
+  // The parameters of one part, in its replica groups.
+  template <class Model>
+  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
+                   std::size_t whole_below, where at) {
+    const parameter_layers layers(model);
+    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      using element = typename Parameter::value_type;
+      constexpr bool fits = std::is_same_v<element, value_type>;
+      static_assert(fits,
+                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
+                    "to the store's arguments");
+      using placement_type = typename Parameter::placement_type;
+      constexpr axis_set cut = cut_directions<placement_type>();
+      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
+      static_assert(is_kept,
+                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
+                    "along data keep of them, belay::zero<S> says");
+      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
+        found.stored.gathers = gather_by::collectives;
+      // Of the largest part, so that all ranks say the same where a cut is not even.
+      const norm_parts parts =
+          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
+      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
+      const bool is_small = largest * sizeof(element) < whole_below;
+      const std::size_t replica_group =
+          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
+      if constexpr (!fits || !is_kept) {
+        return;
+      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
+        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
+      } else {
+        expect_even(parameter, parts.elements[parts.mine], at);
+        std::size_t first = placed_by_layout;
+        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
+        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
+        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
+      }
+    });
+  }
+  void expect_names_apart(where at) const;
+  void compare_along_tensor(where at);
+  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
+
+  Run* run_;
+  const mesh* mesh_;
+  std::size_t parts_;  // of `holds`
+  bool in_file_;
+  gather_by gathers_by_;
+  file_memory files_;
+  bool reaches_ = false;   // its peers' shards
+  bool together_ = false;  // or some of them not
+  std::optional<reached_values<value_type>> reached_, reached_frozen_;
+  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
+  buckets_type buckets_;
+  frozen_buckets<value_type, group_type> frozen_;
+  std::optional<gradient_division<Run, value_type>> division_;
+  update_observation divides_by_;
+  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
   std::size_t gathers_number_ = 0;
   file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
+  std::vector<norm_place> norm_places_;
+  std::optional<gradient_norm<value_type>> norm_;  // its memory comes after that of the parameters
+  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
+  double squares_ = 0;                                    // of those
+  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
+  store_update<parameter_store> update_{*this};
+  bool compared_ = false;
+  bool gathers_compared_ = false;  // in this step
 };
+
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, precision<Types...>>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store_memory.ipp
+// ---- belay/train/store.ipp
 //
-// The memory of a store out of its class.
+// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
 
 namespace belay::inline BELAY_ABI {
 
+/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
+/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
+template <class T>
+class tensor_copies {
+ public:
+  void add(const parameter_base<T>& parameter) {
+    parameters_.push_back(&parameter);
+    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
+    // Ranks differ in the values of a parameter that is cut or divided.
+    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
+    content_hash values;
+    if (whole)
+      parameter.each_kept(
+          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
+    values_.push_back(whole ? values.value() : rank_comparison::abstains);
+  }
+
+  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
+  template <can_all_gather<std::uint64_t> Group>
+  void expect_equal(const Group& along, where at) const {
+    rank_comparison compared;
+    const std::uint64_t count[] = {parameters_.size()};
+    if (compared.differ(along, count, at))
+      throw usage_error(
+          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
+    if (compared.differ(along, kinds_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
+                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
+                        at);
+    if (compared.differ(along, values_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
+                            name_of(compared) +
+                            ", which it does not cut: initialise it with one seed, or fill it from "
+                            "one source",
+                        at);
+  }
+
+ private:
+  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
+    return printable(parameters_[compared.first()]->name());
+  }
+
+  std::vector<const parameter_base<T>*> parameters_;
+  std::vector<std::uint64_t> kinds_, values_;
+};
+
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::owned_elements(int number) const {
+std::size_t parameter_store<Run, Precision>::owned_elements(int number) const {
   return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::ask_shards() const {
+void parameter_store<Run, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
+auto parameter_store<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
   return gathers_ ? gathers_->counts(in) : gather_counts{};
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+auto parameter_store<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
   return gathers_ ? gathers_->take_counts(in) : gather_counts{};
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::gathered_bytes() const noexcept {
+std::size_t parameter_store<Run, Precision>::gathered_bytes() const noexcept {
   return gathers_ ? gathers_->live_bytes() : 0;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::in_file() const noexcept {
+bool parameter_store<Run, Precision>::in_file() const noexcept {
   return in_file_;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::gathers_alone() const noexcept {
+bool parameter_store<Run, Precision>::gathers_alone() const noexcept {
   return !gathers_ || (reaches_ && !together_);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::drain(where at) {
+std::size_t parameter_store<Run, Precision>::drain(where at) {
   const std::size_t bytes = gathered_bytes();
   if (gathers_) gathers_->retire(at);
   return bytes;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::uint64_t store_memory<Run, Precision>::plan_hash() const noexcept {
+std::uint64_t parameter_store<Run, Precision>::plan_hash() const noexcept {
   return gathers_ ? gathers_->fingerprint() : 0;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
+auto parameter_store<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
   const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
   const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
   const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
@@ -38164,108 +39672,34 @@ auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copi
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::give_back(std::uint32_t layer) noexcept {
+void parameter_store<Run, Precision>::give_back(std::uint32_t layer) noexcept {
   gathers_->give_back(layer);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::rehearsed() const {
+bool parameter_store<Run, Precision>::rehearsed() const {
   return is_rehearsed(mesh_->world());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+std::size_t parameter_store<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
   return gathers_->bytes_of(layer);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
-                                           stored_parameters<value_type, gradient_type> found,
-                                           std::vector<held_stage> stages, const store_options& options,
-                                           ownership_unit unit, where at)
-    : run_(&run),
-      mesh_(&mesh),
-      parts_(stages.size()),
-      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
-      gathers_by_(in_file_                            ? gather_by::collectives
-                  : found.gathers == gather_by::reach ? options.gathers
-                                                      : found.gathers),
-      files_(options.files),
-      buckets_(std::move(found.members),
-               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
-                                                   options.reduce),
-               options.bucket_bytes, 1, unit, at),
-      frozen_(std::move(found.frozen),
-              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
-              options.bucket_bytes, at) {
-  run.keep(buckets_.kept_layout());
-  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
-    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
-  const auto lower = [](const held_stage& each) {
-    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
-  };
-  if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
-  if (mesh.shape().replicates_shards() &&
-      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
-    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
-  if (takes_device_memory_alone(mesh.world()) && mesh.shape().replicates_shards() &&
-      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
-  bind(found.values, found.gradients, at);
-  if (on_device(run.computes())) {
-    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
-    division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
-    // (nvcc takes an assignment for a result that is ignored.)
-    if constexpr (works_on_device<group_type>)
-      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
-  }
-  if (buckets_.divides_gradients()) {
-    staging_.emplace(run.step_memory("gradient buckets"));
-    buckets_.use(*staging_);
-    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      buckets_.use(tier_copies_on<gradient_type>(run.engine(), buckets_.gradient_file()));
-  }
-  if (!frozen_.members().empty()) {
-    const tiered_memory<value_type> frozen =
-        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
-    frozen_.bind(frozen, std::exchange(file_, nullptr));
-  }
-  run.keep(frozen_.kept());
-  if (const host_access* const access = run.engine().access(at)) {
-    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
-  }
-  if (buckets_.divides_values() || frozen_.places().divided()) {
-    whole_.emplace(run.step_memory("gathered parameters"));
-    gathers_number_ = run.add_gathers();
-    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
-    if (!gathers_alone()) buckets_.gather_together();
-  }
-}
-
-template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::note_micro_batches(std::size_t count) {
+void parameter_store<Run, Precision>::note_micro_batches(std::size_t count) {
   if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::expect_plan_compared(where at) {
+void parameter_store<Run, Precision>::expect_plan_compared(where at) {
   if (!gathers_ || std::exchange(compared_plan_, true)) return;
   rank_comparison compared;
   expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::expect_settled(where at) const {
+void parameter_store<Run, Precision>::expect_settled(where at) const {
   if (!gathers_ || !buckets_.holds_reduced()) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
@@ -38274,8 +39708,57 @@ void store_memory<Run, Precision>::expect_settled(where at) const {
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
+void parameter_store<Run, Precision>::lease_memory(const stored_parameters<value_type, gradient_type>& found,
+                                                   std::span<const held_stage> stages, const store_options& options,
+                                                   where at) {
+  run_->keep(buckets_.kept_layout());
+  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
+    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+  const auto lower = [](const held_stage& each) {
+    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
+  };
+  if (mesh_->shape().replicates_shards() && mesh_->shape().shards() == 1 && std::ranges::any_of(stages, lower))
+    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
+  if (mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
+    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
+  if (takes_device_memory_alone(mesh_->world()) && mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  bind(found.values, found.gradients, at);
+  if (on_device(run_->computes())) {
+    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
+    division_.emplace(*run_, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    // (nvcc takes an assignment for a result that is ignored.)
+    if constexpr (works_on_device<group_type>)
+      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
+  }
+  if (buckets_.divides_gradients()) {
+    staging_.emplace(run_->step_memory("gradient buckets"));
+    buckets_.use(*staging_);
+    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+      buckets_.use(tier_copies_on<gradient_type>(run_->engine(), buckets_.gradient_file()));
+  }
+  if (!frozen_.members().empty()) {
+    const tiered_memory<value_type> frozen =
+        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
+    frozen_.bind(frozen, std::exchange(file_, nullptr));
+  }
+  run_->keep(frozen_.kept());
+  if (const host_access* const access = run_->engine().access(at)) {
+    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+  }
+  if (buckets_.divides_values() || frozen_.places().divided()) {
+    whole_.emplace(run_->step_memory("gathered parameters"));
+    gathers_number_ = run_->add_gathers();
+    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run_->planned_gathers(gathers_number_));
+    if (!gathers_alone()) buckets_.gather_together();
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
   const auto& layout = buckets_.layout();
   const std::size_t own = layout.elements();
   const auto lease_gradients = [&](std::size_t count, const char* purpose) {
@@ -38308,24 +39791,21 @@ void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+auto parameter_store<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
                           divided ? kept_part::shard : kept_part::local_part);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+std::size_t parameter_store<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
   std::size_t p = 0;
   while (&buckets_.parameter(p) != &parameter) ++p;
   return buckets_.bucket_of(p);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
+std::uint32_t parameter_store<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
                                                         const std::set<std::size_t>& never_trained, const char* name,
                                                         std::size_t index) {
   std::vector<gathered_bucket<value_type, group_type>> all;
@@ -38335,22 +39815,19 @@ std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered_trained(std::size_t number) const
+auto parameter_store<Run, Precision>::gathered_trained(std::size_t number) const
     -> gathered_bucket<value_type, group_type> {
   return gathered_bucket_of(buckets_, reached_, number);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered_frozen(std::size_t number) const
+auto parameter_store<Run, Precision>::gathered_frozen(std::size_t number) const
     -> gathered_bucket<value_type, group_type> {
   return gathered_bucket_of(frozen_, reached_frozen_, number);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int number) const {
+std::vector<std::size_t> parameter_store<Run, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
@@ -38361,8 +39838,7 @@ std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int num
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+void parameter_store<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
   expect_plan_compared(at);
   expect_settled(at);
   gathers_->hold(layer, engine, at);
@@ -38371,8 +39847,214 @@ void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engin
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-store_memory<Run, Precision>::~store_memory() = default;
+double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
+  return norm_->of_parameter(norm_places_[parameter].parameter);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
+  rewrite([&] { write_first_values(seed, at); }, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
+  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+  note_micro_batches(start.micro_batches);
+  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
+  if (gathers_) gathers_->retire(at);
+  // A store that one rank forgets would be waited for in the comparison of another.
+  if (!std::exchange(compared_, true)) {
+    expect_agreement(*mesh_, start.participants, at);
+    compare_along_tensor(at);
+  }
+  expect_plan_compared(at);
+  buckets_.begin_unwritten(start.micro_batches, at);
+  gathers_compared_ = false;
+  if (gathers_) gathers_->begin_step(run_->engine(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
+  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
+  end_gathers(order_of_step::executed, at);
+  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
+                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
+                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
+  squares_ = rehearsed() ? 0
+                               : norm_->template squares_over<group_type>(
+                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
+  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
+}
+
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::not_finite() const {
+  std::string first;
+  std::size_t more = 0;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
+    if (is_finite(norm_of(p))) continue;
+    if (first.empty())
+      first = ": parameter " + printable(buckets_.parameter(p).name());
+    else
+      ++more;
+  }
+  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
+    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
+  committed_part out{*this, std::move(*reduced_), squares_};
+  reduced_.reset();
+  return out;
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::abandon(where at) {
+  end_gathers(order_of_step::abandoned, at);
+  buckets_.abandon(mesh_->replicas(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::withdraw() noexcept {
+  reduced_.reset();
+  if (gathers_) gathers_->end_step();
+  buckets_.withdraw();
+}
+
+template <class Run, class Precision>
+update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
+  return buckets_.updates().add(observer, turn, at);
+}
+
+template <class Run, class Precision>
+std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
+  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
+  if (gathers_) gathers_->begin_gathers(when);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin_body(where at) {
+  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_body(where at) {
+  auto& stream = run_->engine().compute();
+  if (gathers_) gathers_->end_in(stream, at);
+  buckets_.join(stream, at);
+}
+
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
+  return "the gradients of step " + std::to_string(step) +
+         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
+         "std::move(*ok).discard()";
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
+  unapplied_ = step;
+  try {
+    if (std::uncaught_exceptions() == 0)
+      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
+  } catch (...) {  // no memory for the text
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
+  if (!gathers_) return;
+  compare(own, at);
+  gathers_->end_step();
+  gathers_->retire(at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
+  if (rehearsed()) return;
+  const auto write = [&](parameter_base<value_type>& parameter) {
+    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
+  };
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) write(*one.parameter);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_names_apart(where at) const {
+  if (rehearsed() || mesh_->shape().pipeline == 1) return;
+  stage_names own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+  own.expect_apart(*mesh_, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_along_tensor(where at) {
+  if (rehearsed() || mesh_->shape().tensor == 1) return;
+  tensor_copies<value_type> own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) own.add(*one.parameter);
+  own.expect_equal(mesh_->tensor(at), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
+                                                  where at) {
+  if (parameter.local_size() == elements) return;
+  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
+                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
+                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
+                    at);
+}
+
+template <class Run, class Precision>
+parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
+                                                 std::vector<held_stage> stages, store_options options, where at)
+    : run_(&run),
+      mesh_(&mesh),
+      parts_(stages.size()),
+      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
+      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
+      gathers_by_(in_file_                            ? gather_by::collectives
+                  : found.stored.gathers == gather_by::reach ? options.gathers
+                                                      : found.stored.gathers),
+      files_(options.files),
+      buckets_(std::move(found.stored.members),
+               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
+                                                   options.reduce),
+               options.bucket_bytes, 1, found.norm.unit(), at),
+      frozen_(std::move(found.stored.frozen),
+              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              options.bucket_bytes, at),
+      norm_places_(found.places) {
+  lease_memory(found.stored, stages, options, at);
+  norm_.emplace(found.norm, std::move(found.places),
+                run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at);
+  write_first_values(options.seed, at);
+  if (reaches_) expect_plan_compared(at);  // which ends on no rank before the values are there
+  expect_names_apart(at);
+  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
+}
+
+template <class Run, class Precision>
+parameter_store<Run, Precision>::~parameter_store() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -39310,400 +40992,6 @@ std::optional<file_error> checkpoints<Run, Files>::take_left() {
 
 template <class Run>
 checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/clip.hpp
-//
-// The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
-// squares of a unit (a chunk, or 2^k of them in order) is written by exactly one rank into a table of the whole model.
-// The table is summed over the world, where each entry is added to zeros, and folded in the model's order. So neither
-// pipeline stages nor sharded optimizer state change a bit of the norm.
-//
-//   belay::norm_table table;
-//   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
-//   std::vector<double> memory(table.entries());
-//   belay::gradient_norm<float> norm(table, places, memory);
-//   const auto length = norm(reduced, mesh.control());
-//   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
-
-// ---- belay/train/norm_table.hpp
-//
-// Where the sums of squares of every parameter of the model stand in one table, an entry for each unit of 2^k chunks. k
-// is the smallest with which the whole parameters need at most 8 MiB, so it follows from the model alone. Parameters
-// that are held in parts have up to one entry more for each part.
-
-namespace belay::inline BELAY_ABI {
-
-/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
-/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
-struct norm_parts {
-  std::vector<std::size_t> elements;
-  std::size_t mine = 0;
-  norm_share share = norm_share::counted_here;
-};
-
-/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
-template <placement Placement>
-[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
-  constexpr axis_set cut = cut_directions<Placement>();
-  norm_parts out;
-  coordinate each = here;
-  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
-    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
-      if (cut.has(axis::expert)) each.expert = e;
-      if (cut.has(axis::tensor)) each.tensor = t;
-      if (each == here) out.mine = out.elements.size();
-      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
-    }
-  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
-  return out;
-}
-
-/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
-class norm_table {
- public:
-  /// The entries to which the unit keeps a model whose parameters are held whole: 8 MiB of them.
-  static constexpr std::size_t most_entries = (std::size_t{8} << 20) / sizeof(double);
-
-  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
-  std::size_t add(std::size_t elements, where at = where::current()) {
-    return add(std::span<const std::size_t>(&elements, 1), at);
-  }
-
-  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
-  /// than any memory holds.
-  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
-
-  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
-  /// it.
-  [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
-  /// Takes a larger unit than the parameters need: that of a model of which they are a part.
-  void widen(ownership_unit unit) noexcept;
-  /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
-  template <can_all_reduce<std::uint64_t> Group>
-  void widen(const Group& stages, where at = where::current()) {
-    std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
-    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
-    widen(unit_for(all));
-  }
-
-  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
-  [[nodiscard]] std::size_t entries() const noexcept { return entries_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return entries_ * sizeof(double); }
-
-  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
-    return parameter < parameters_.size() && part < parameters_[parameter].count;
-  }
-  /// The first entry of a part, and its elements.
-  [[nodiscard]] std::size_t first_entry(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].first;
-  }
-  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].count;
-  }
-
-  /// Sum of squares of one parameter, its entries added in order.
-  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
-
- private:
-  struct table_range {
-    std::size_t first = 0;
-    std::size_t count = 0;
-  };
-
-  // The smallest unit with which whole parameters need at most `most_entries`.
-  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
-
-  std::vector<table_range> parameters_;  // their parts
-  std::vector<table_range> parts_;       // their first entry and their elements
-  std::size_t entries_ = 0;
-  ownership_unit unit_;
-  std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/norm_table.ipp
-//
-// The table grows by a parameter or to a larger unit, and is folded.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_elements, where at) {
-  checked_size elements;
-  for (std::size_t part : part_elements) elements += part;
-  const auto words = [&] {
-    return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
-           std::to_string(part_elements.size()) + " parts, is";
-  };
-  static_cast<void>(elements.value(words, at));
-  parameters_.push_back({parts_.size(), part_elements.size()});
-  for (std::size_t part : part_elements) {
-    parts_.push_back({entries_, part});
-    entries_ += unit_.count(part);
-  }
-  for (unsigned k = 0; k < sums_.size(); ++k)
-    sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
-  widen(unit_for(sums_));
-  return parameters_.size() - 1;
-}
-
-BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
-  if (unit.k() <= unit_.k()) return;
-  unit_ = unit;
-  entries_ = 0;
-  for (table_range& part : parts_) {
-    part.first = entries_;
-    entries_ += unit_.count(part.count);
-  }
-}
-
-BELAY_DECL double norm_table::fold(std::size_t parameter, std::span<const double> table) const noexcept {
-  const table_range parts = parameters_[parameter];
-  double squares = 0;
-  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
-    const table_range held = parts_[part];
-    for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
-  }
-  return squares;
-}
-
-BELAY_DECL ownership_unit norm_table::unit_for(std::span<const std::uint64_t> entries) noexcept {
-  unsigned k = 0;
-  while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
-  return ownership_unit(k);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The factor by which the optimizer multiplies gradients; `none` is 1.
-class clip_factor {
- public:
-  /// No clipping; the number that gradients are multiplied with.
-  [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-
- private:
-  friend class gradient_norm_value;
-  explicit constexpr clip_factor(double value) noexcept : value_(value) {}
-  double value_;
-};
-
-/// The norm of a step's gradients, equal on all ranks.
-class gradient_norm_value {
- public:
-  /// A norm that was computed elsewhere.
-  explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
-
-  /// The norm.
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-  /// False where any gradient of any rank is infinite or not a number.
-  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
-  /// min(1, max_norm / (norm + 1e-6)).
-  [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
-    const double factor = max_norm / (value_ + 1e-6);
-    return clip_factor{factor < 1.0 ? factor : 1.0};
-  }
-
- private:
-  double value_;
-};
-
-/// Where a parameter of the buckets is in the table: its number, and the part that is held here.
-struct norm_place {
-  /// The parameter's number in the table, and which part of it.
-  std::size_t parameter = 0;
-  std::size_t part = 0;
-  norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
-};
-
-/// Computes the norm. Its memory is given, so that a step allocates nothing.
-template <class T>
-class gradient_norm {
- public:
-  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.entries()` doubles and outlives this.
-  gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
-      : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
-    if (memory.size() != table_.entries())
-      throw usage_error(
-          "the norm needs " + std::to_string(table_.entries()) + " doubles, got " + std::to_string(memory.size()), at);
-    for (const norm_place& place : places_)
-      if (!table_.has(place.parameter, place.part))
-        throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
-                              " in the table of the norm",
-                          at);
-    check_places(at);
-  }
-
-  /// The norm over all ranks of `world`. Collective: every rank gives the gradients of its buckets' last reduction.
-  /// Checks across ranks compare the divisors.
-  template <class Group>
-  [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
-                                               where at = where::current()) {
-    return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
-  }
-
-  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
-  template <class Group>
-  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
-    fill(gradients, world, nullptr, at);
-    return fold_after(0);
-  }
-  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
-  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
-  /// one table.
-  template <class Plane, class Stages>
-  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
-    fill(gradients, plane, nullptr, at);
-    return fold_along(stages, at);
-  }
-  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
-  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
-  template <class Group>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
-                                    where at) {
-    const Group& replicas = mesh.replicas(at);
-    fill(gradients, replicas, told_by, at);
-    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
-    return fold_along(mesh.pipeline(at), at);
-  }
-
-  /// The norm of one parameter of the table over all its parts, at the last call.
-  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
-    return kernel::square_root(table_.fold(number, memory_));
-  }
-  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
-
- private:
-  template <class Stages>
-  [[nodiscard]] double fold_along(Stages&& stages, where at) const {
-    double so_far[1] = {0};
-    for (int stage = 0; stage < stages.size(); ++stage) {
-      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
-    }
-    return so_far[0];
-  }
-
-  // The table of all ranks of `world`.
-  template <class Group>
-  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
-    static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
-                  "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
-                  "mesh.control()");
-    if (!gradients.latest())
-      throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
-    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
-      const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
-      if (!found.empty()) throw usage_error(found, at);
-    }
-    for (double& entry : memory_) entry = 0;
-    std::span<const double> told;
-    if (told_by != nullptr) told = told_by->squares(at);
-    for (const owned_range<T>& range : gradients.owned()) {
-      check_place(range, at);
-      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
-      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
-      told = told.subspan(own.size());
-      if (range.share == norm_share::counted_elsewhere) continue;
-      const norm_place place = places_[range.parameter];
-      if (place.share == norm_share::counted_elsewhere) continue;
-      const std::size_t unit = table_.unit().elements();
-      double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
-      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (is_told) continue;
-      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
-        if (world.traits().on_device)
-          throw usage_error(
-              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
-      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
-        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
-      else
-        add_on_host(range, entries, at);
-    }
-    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
-  }
-  void add_on_host(const owned_range<T>& range, double* entries, where at) {
-    const std::size_t unit = table_.unit().elements();
-    if (range.gradient_file != nullptr) {
-      chunk_.resize(parameter_chunk);
-      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
-    }
-    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
-      double squares = 0;
-      const compute_type_t<T>* gradient = range.gradient + first;
-      if (range.gradient_file != nullptr) {
-        range.gradient_file->get(gradient, chunk_.data(),
-                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
-        gradient = chunk_.data();
-      }
-      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
-      entries[first / unit] += squares;
-    }
-  }
-  // A kernel for as many chunks as have room for what they tell.
-  template <class Group>
-  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
-    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
-    auto* const told = reinterpret_cast<double*>(group.scratch().data());
-    squares_.resize(room);
-    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
-      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
-      const std::size_t chunks = chunks_of(count);
-      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
-      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
-      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
-    }
-  }
-  // The sum of squares of the table's parameters, in order, added to what those before them have.
-  [[nodiscard]] double fold_after(double squares) const noexcept {
-    for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
-    return squares;
-  }
-
-  // A parameter counts once: two places of one part would overwrite each other.
-  void check_places(where at) const {
-    std::vector<std::pair<std::size_t, std::size_t>> taken;
-    for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);
-    std::sort(taken.begin(), taken.end());
-    const auto twice = std::adjacent_find(taken.begin(), taken.end());
-    if (twice != taken.end())
-      throw usage_error("two parameters of the buckets stand at part " + std::to_string(twice->second) +
-                            " of parameter " + std::to_string(twice->first) + " in the table of the norm",
-                        at);
-  }
-
-  void check_place(const owned_range<T>& range, where at) const {
-    if (range.parameter >= places_.size())
-      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
-                            " has no place in the table of the norm, which was given " + std::to_string(places_.size()),
-                        at);
-    const norm_place place = places_[range.parameter];
-    const std::size_t elements = table_.elements(place.parameter, place.part);
-    if (range.offset > elements || range.count > elements - range.offset)
-      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
-                            " has more elements than its place in the table of the norm, which has " +
-                            std::to_string(elements),
-                        at);
-    const std::size_t unit = table_.unit().elements();
-    const std::size_t end = range.offset + range.count;
-    if (range.offset % unit != 0 || (end % unit != 0 && end != elements))
-      throw usage_error("the buckets cut their parameter number " + std::to_string(range.parameter) +
-                            " inside an entry of the norm's table, which has " + std::to_string(unit) +
-                            " elements: make the buckets with table.unit()",
-                        at);
-  }
-
-  norm_table table_;
-  std::vector<norm_place> places_;
-  std::span<double> memory_;
-  rank_comparison compared_;
-  std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
-  std::vector<double> squares_;           // of chunks of gradients on a device
-};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -41099,620 +42387,6 @@ void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& 
 //   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
 
-// ---- belay/train/optimizer/offloaded_state.hpp
-//
-// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
-// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
-// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
-// and that in a file passes through slots of the host beside them.
-
-// ---- belay/train/optimizer/state_layout.hpp
-//
-// Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
-// chunks stream. The plan and the run take the sizes from here.
-
-namespace belay::inline BELAY_ABI {
-
-/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
-/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
-/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
-/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
-/// back.
-struct optimizer_memory {
-  tier state = tier::device;
-  std::string folder = {};                   // of tier file: the directory in which its file is made
-  std::size_t chunk = std::size_t{1} << 18;  // elements that stream as one
-  file_access access = file_access::best;    // of tier file
-};
-
-/// Bytes of what a chunk needs in a slot, and of the whole. `parts` elements of `state_bytes` bytes for each element
-/// that is owned; values have `value_bytes`, gradients as much as one part of the state.
-class state_layout {
- public:
-  state_layout() = default;
-  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
-               std::size_t value_bytes, std::size_t alignment) noexcept
-      : in_file_(state == tier::file),
-        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
-        chunk_(chunk),
-        of_state_(parts * state_bytes),
-        of_slot_(state_bytes + value_bytes),
-        alignment_(in_file_ ? alignment : std::size_t{64}) {}
-
-  /// Elements of a chunk at most, where `owned` are owned.
-  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
-  [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
-    return owned / chunk_ + (owned % chunk_ != 0);
-  }
-  /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
-  /// file is also written from its slot: one more is written meanwhile.
-  [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
-    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
-  }
-  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
-  [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
-    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
-  }
-  [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
-    return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
-  }
-  /// The ring, with room to align its first slot.
-  [[nodiscard]] std::size_t ring_bytes(std::size_t owned) const noexcept {
-    return owned == 0 ? 0 : slots_of(owned) * slot_bytes(owned) + (in_file_ ? alignment_ : 0);
-  }
-  /// Byte of the file at which a whole chunk `number` begins, and the end of the last, which may be shorter.
-  [[nodiscard]] std::size_t file_offset(std::size_t number) const noexcept {
-    return number * rounded(chunk_ * of_state_);
-  }
-  [[nodiscard]] std::size_t file_bytes(std::size_t owned) const noexcept {
-    return file_offset(owned / chunk_) + rounded(owned % chunk_ * of_state_);
-  }
-  /// Of `count` elements of state in the file.
-  [[nodiscard]] std::size_t file_bytes_of_chunk(std::size_t count) const noexcept { return rounded(count * of_state_); }
-  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-
- private:
-  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
-    return checked_size(bytes).rounded_up(alignment_).saturated();
-  }
-
-  bool in_file_ = false, in_slot_ = false;
-  std::size_t chunk_ = 1;
-  std::size_t of_state_ = 0, of_slot_ = 0;
-  std::size_t alignment_ = 64;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
-/// rank owns, in the order of its ranges.
-class state_chunks {
- public:
-  /// Where a chunk begins: an element of a range, and one of the state.
-  struct chunk {
-    std::size_t range = 0, offset = 0;
-    std::size_t first = 0, count = 0;
-  };
-
-  state_chunks() = default;
-  /// Of `most` elements each, but for the last.
-  template <class T>
-  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
-    chunk next;
-    for (std::size_t r = 0; r < owned.size(); ++r)
-      for (std::size_t done = 0; done < owned[r].count;) {
-        if (next.count == 0) next = {r, done, next.first, 0};
-        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
-        next.count += taken;
-        done += taken;
-        if (next.count < most) continue;
-        all_.push_back(next);
-        next = {0, 0, next.first + next.count, 0};
-      }
-    if (next.count > 0) all_.push_back(next);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
-  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
-
-  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
-  template <class T, class Visit>
-  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
-    std::size_t r = of.range, offset = of.offset;
-    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
-      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
-      if (count > 0) visit(owned[r], offset, done, count);
-      done += count;
-    }
-  }
-
- private:
-  std::vector<chunk> all_;
-};
-
-/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
-/// lies in another lower tier is updated in place, on a device what lies there.
-struct bucket_copies {
-  bool values = true;
-  bool gradients = true;
-  file_shards* value_file = nullptr;
-  file_shards* gradient_file = nullptr;
-};
-
-/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
-/// file does.
-template <class Buckets, class IsCopied>
-[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
-  std::vector<bucket_copies> all;
-  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    const bucket_places::bucket_location& place = buckets.places()[b];
-    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
-    if (place.values_in == tier::file) one.value_file = buckets.value_file();
-    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
-    one.values = one.values || one.value_file != nullptr;
-    one.gradients = one.gradients || one.gradient_file != nullptr;
-    all.push_back(one);
-  }
-  return all;
-}
-
-/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
-/// are over.
-template <class T, tier_file_calls Files, std::size_t Parts>
-class offloaded_state {
- public:
-  using state_type = compute_type_t<T>;
-  static constexpr std::size_t parts = Parts;
-  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
-  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
-
-  /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
-  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
-  /// that file. Throws tier_file_error where it cannot be made.
-  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
-                  const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
-
-  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
-  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
-  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
-  /// launch.
-  template <class Engine, class Buckets, class Computes>
-  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
-    const std::size_t bucket_count = buckets.layout().buckets().size();
-    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
-    ring_.reset();
-    auto& copies = engine.copies();
-    auto& compute = engine.compute();
-    stream_event values = compute.record();
-    copies.wait(values, at);  // gradients are there, and nobody reads the values
-    std::size_t bucket = 0;
-    // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
-    // meanwhile.
-    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
-    for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
-      for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
-        in_slots_[loaded % slot_count] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
-      values = store(k, in_slots_[k % slot_count], engine, at);
-      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
-        gather(bucket, values);
-    }
-    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
-    copies.let_wait(compute, values, at);
-    if (file_)
-      for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
-    for (const bucket_copies& each : copies_of_) {
-      if (each.value_file == nullptr) continue;
-      each.value_file->queue_settle(at);
-      break;
-    }
-    buckets.finish_gathers_in(compute);
-  }
-
-  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
-  /// `visit` writes goes back there. Nothing may be under way.
-  void each_state(visit_state visit, where at);
-  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
-  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
-  void fill_state(visit_state visit, where at);
-  /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
-  void each_place(visit_place visit) const;
-
-  [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
-  [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
-
-  static constexpr const char* part_names[] = {"first_moment", "second_moment", "master"};
-
- private:
-  // A chunk in its slot.
-  struct slot_view {
-    std::byte* all = nullptr;
-    std::array<state_type*, parts> state{};  // there, or where it lives
-    state_type* gradient = nullptr;
-    T* value = nullptr;
-    std::size_t number = 0, count = 0;
-  };
-
-  [[nodiscard]] slot_view view_of(std::span<std::byte> slot, std::size_t chunk) const noexcept {
-    slot_view out;
-    out.all = slot.data();
-    out.count = chunks_[chunk].count;
-    out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
-    out.value = reinterpret_cast<T*>(out.gradient + chunk_);
-    for (std::size_t p = 0; p != parts; ++p)
-      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
-                                        : state_.data() + p * part_ + chunks_[chunk].first;
-    return out;
-  }
-  // What a file is read into and written from.
-  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
-    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
-  }
-
-  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
-
-  template <class Element, class Copies>
-  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
-                      where at) {
-    if (file != nullptr)
-      file->queue_read(from, to, count * sizeof(Element), at);
-    else
-      copies.copy(to, from, count * sizeof(Element));
-  }
-  // The state of a chunk, between its slot and where it lives.
-  template <class Copies>
-  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
-    if (file_) {
-      std::byte* const to = file_slot(slot.number).data();
-      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
-                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
-      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
-      return;
-    }
-    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
-      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
-  }
-  template <class Copies>
-  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
-    if (file_) {
-      std::byte* const from = file_slot(slot.number).data();
-      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
-      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count),
-                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
-      return;
-    }
-    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
-      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
-  }
-  template <class Copies>
-  [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
-    const std::size_t number = ring_.next();
-    if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
-    slot_view slot = view_of(ring_.acquire(copies, at), k);
-    slot.number = number;
-    restore_state(k, slot, copies, at);
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& from = copies_of_[range.bucket];
-                              if (from.gradients)
-                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-                              if (from.values)
-                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-                            });
-    copied_[number] = copies.record();
-    return slot;
-  }
-
-  template <class Engine, class Computes>
-  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
-    engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
-    state_chunks::each_part(
-        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const bucket_copies& of = copies_of_[range.bucket];
-          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
-          std::array<state_type*, parts> state = slot.state;
-          for (state_type*& each : state) each += in;
-          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
-        });
-  }
-
-  // Returns when the values are where they live.
-  template <class Engine>
-  [[nodiscard]] stream_event store(std::size_t k, const slot_view& slot, Engine& engine, where at) {
-    auto& copies = engine.copies();
-    copies.wait(engine.compute().record(), at);
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& to = copies_of_[range.bucket];
-                              if (to.value_file != nullptr)
-                                to.value_file->queue_write(range.value + offset, slot.value + in, n * sizeof(T), at);
-                              else if (to.values)
-                                copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
-                            });
-    const stream_event values = copies.record();
-    offload_state(k, slot, copies, at);
-    ring_.release(copies.record(), at);
-    return values;
-  }
-
-  // The first bucket that has values in chunk `k` or later.
-  [[nodiscard]] std::size_t first_unfinished(std::size_t k) const noexcept {
-    return k < chunks_.size() ? owned_[chunks_[k].range].bucket : static_cast<std::size_t>(-1);
-  }
-
-  std::span<const owned_range<T>> owned_;
-  state_layout sizes_;
-  state_chunks chunks_;
-  std::size_t chunk_, state_in_slot_;
-  std::span<state_type> state_;
-  std::size_t part_;
-  std::vector<bucket_copies> copies_of_;  // by bucket
-  slot_ring ring_, beside_;
-  std::vector<slot_view> in_slots_;
-  std::vector<stream_event> copied_;    // by slot: its chunk is there
-  std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
-  std::optional<tier_file<Files>> file_;
-};
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
-                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
-                                                  const state_layout& sizes, std::span<state_type> state,
-                                                  std::span<std::byte> ring, std::span<std::byte> beside,
-                                                  slot_contents free, where at)
-    : owned_(owned),
-      sizes_(sizes),
-      chunks_(owned, memory.chunk),
-      chunk_(sizes.chunk_of(owned_elements)),
-      state_in_slot_(sizes.state_in_slot(owned_elements)),
-      state_(state),
-      part_(owned_elements),
-      copies_of_(std::move(copied)) {
-  if (owned_elements == 0) return;
-  const std::size_t slot_count = sizes.slots_of(owned_elements);
-  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
-    void* first = all.data();
-    std::size_t room = all.size();
-    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
-    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
-                     sizes.alignment(), found);
-  };
-  ring_ = slots_in(ring, free);
-  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-  in_slots_.resize(slot_count);
-  written_.resize(slot_count);
-  copied_.resize(slot_count);
-  if (memory.state == tier::file)
-    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
-  if (!file_) {
-    std::size_t done = 0;
-    for (const owned_range<T>& range : owned_) {
-      for (std::size_t p = 0; p != parts; ++p)
-        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
-      done += range.count;
-    }
-    return;
-  }
-  ring_.reset();
-  for (std::size_t k = 0; k < chunks_.size(); ++k) {
-    const slot_view slot = view_of(file_slot(0), k);
-    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
-    visit_chunk(k, slot, visit);
-    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
-  }
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
-  if (!file_) return each_state(visit, at);
-  ring_.reset();
-  for (file_transfer& each : written_) each = {};
-  for (std::size_t k = 0; k < chunks_.size(); ++k) {
-    file_transfer& last = written_[k % ring_.slot_count()];
-    last.wait(at);
-    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
-    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
-    visit_chunk(k, slot, visit);
-    last = file_->start_write(sizes_.file_offset(k), bytes, at);
-  }
-  for (file_transfer& each : written_) each.wait(at);
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
-  std::vector<stored_bytes> places;
-  for (std::size_t p = 0; p != parts; ++p)
-    for (std::size_t k = 0; k < chunks_.size(); ++k)
-      state_chunks::each_part(
-          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-            if (offset == 0) places.clear();
-            places.emplace_back(file_->reference(),
-                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
-                                n * sizeof(state_type));
-            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
-          });
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
-  state_chunks::each_part(chunks_[k], owned_,
-                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                            owned_range<T> part = range;
-                            part.offset += offset;
-                            part.count = n;
-                            for (std::size_t p = 0; p != parts; ++p)
-                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
-                          });
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/optimizer/update.hpp
-//
-// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
-// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
-// of a bucket are gathered while the next one is updated.
-
-namespace belay::inline BELAY_ABI {
-
-/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
-using adamw_settings = kernel::adamw_settings;
-
-/// The token of a committed step.
-template <class Token>
-concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
-
-/// Reduced and divided gradients, which are moved.
-template <class Gradients, class T>
-concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
-
-/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
-/// narrower than its gradients.
-template <class T>
-inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
-
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
-template <class T = float>
-[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
-                                               std::span<const std::size_t> rank_in_replica_group) {
-  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
-}
-
-/// Whether shards of parameters or gradients lie in a lower tier.
-[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
-  for (const replica_group_shape& each : layout.replica_groups())
-    if (each.values != tier::device || each.gradients != tier::device) return true;
-  return false;
-}
-
-/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
-struct update {
-  /// The learning rate of this update.
-  double learning_rate = 1e-3;
-  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
-};
-
-/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
-inline void check_update(const update& with, where at) {
-  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
-    throw usage_error(
-        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
-  if (is_nan(with.clip) || with.clip <= 0)
-    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
-                          ": the limit is above 0, and infinity is none",
-                      at);
-}
-
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
-
-/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
-/// copies `state[2]`, in kernels of at most `at_once` elements.
-template <class T, class Kit, class State, class Parts, class Scalars>
-void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
-                 const Scalars& scalars, std::size_t at_once) {
-  for (std::size_t i = 0, part = 0; i < count; i += part) {
-    part = lesser_of(count - i, at_once);
-    const auto update = [&](State* master) {
-      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
-    };
-    if constexpr (std::is_same_v<T, State>)
-      kit.each(part, update(value + i));
-    else
-      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
-  }
-}
-
-/// The scalars of an update in the memory of a device, where there is one.
-template <class State>
-struct update_numbers {
-  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
-  const adamw_step<State>* memory = nullptr;
-  std::function<void(const adamw_step<State>&, where)> write;
-
-  /// Beside the memory of `run`, which keeps it.
-  template <class Run>
-  void make(Run& run, where at) {
-    using memory_type = typename Run::memory_type;
-    if constexpr (device_region<memory_type>) {
-      auto& engine = run.engine();
-      auto numbers =
-          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
-      memory = numbers->get();
-      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
-        to->write(engine.compute(), value, now);
-      };
-      run.keep(numbers);
-    }
-  }
-};
-
-/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
-/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
-template <class Stream, class Buckets, class T, class Change>
-void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
-                       where at) {
-  std::size_t done = 0, bucket = 0;
-  const auto gather_before = [&](std::size_t end) {
-    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-  };
-  for (const owned_range<T>& range : owned) {
-    gather_before(range.bucket);
-    change(range, done);
-    done += range.count;
-  }
-  gather_before(buckets.layout().buckets().size());
-  buckets.finish_gathers_in(stream);
-}
-
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
-/// elements, and the gathers of their buckets.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
-  using state_type = compute_type_t<T>;
-  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
-  const std::size_t part = state.size() / parts;
-  const auto update = [&](const owned_range<T>& range, std::size_t done) {
-    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    std::array<state_type*, parts> of_range{};
-    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
-    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
-  };
-  change_and_gather(kit.stream(), buckets, owned, update, at);
-}
-
-/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
-/// of `queue_update`.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
-  const std::size_t part = state.size() / adamw_state_parts<T>;
-  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
-      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
-                                                                      undecayed});
-    buckets.start_gather(b, after(kit.stream().record(), at));
-  }
-  buckets.finish_gathers_in(kit.stream());
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// A store's part of a committed step.
@@ -42989,745 +43663,6 @@ void phase_switch<Run, Stores...>::moves(Residency& residency) {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store.hpp
-//
-// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
-// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
-// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
-//
-//   network net;                                     // has for_each_parameter(visit)
-//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
-//   belay::adamw optimizer{store};
-//   belay::step step{run.engine(), store};
-
-// ---- belay/train/store_gradients.hpp
-//
-// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
-// named when the store begins the next step.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Store>
-class [[nodiscard]] store_gradients {
- public:
-  using store_type = Store;
-  using value_type = typename Store::value_type;
-  static constexpr bool reduces = true;
-
-  store_gradients(store_gradients&& other) noexcept
-      : store_(std::exchange(other.store_, nullptr)),
-        reduced_(std::move(other.reduced_)),
-        squares_(other.squares_),
-        summary_(other.summary_) {}
-  store_gradients& operator=(store_gradients&&) = delete;
-  ~store_gradients() {
-    if (store_ != nullptr) store_->note_unapplied(summary_.number);
-  }
-
-  /// The ranges that this rank owns, in the order of memory, to look at.
-  [[nodiscard]] owned_gradients<value_type> owned() const {
-    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
-    return owned_gradients<value_type>(reduced_.owned());
-  }
-  /// Whether they are still to be applied, and those of a store with such buckets.
-  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
-    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
-  }
-  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
-  /// The sum of squares of all gradients of the store, on all ranks.
-  [[nodiscard]] double squares() const noexcept { return squares_; }
-  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
-  template <class Participant>
-  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
-    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
-  }
-
-  /// For optimizers: the gradients, which are no longer owed.
-  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    store_ = nullptr;
-    return std::move(reduced_);
-  }
-  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
-  /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept { summary_ = summary; }
-
- private:
-  friend Store;
-  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
-      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
-
-  Store* store_;
-  reduced_gradients<value_type> reduced_;
-  double squares_;
-  step_summary summary_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store_update.hpp
-//
-// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
-// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
-// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
-// ring, chunk by chunk.
-
-namespace belay::inline BELAY_ABI {
-
-/// A function for `store.update` that runs on the host.
-template <class F, class T>
-concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
-                                         std::span<const compute_type_t<T>>, std::size_t>;
-/// One that queues kernels through a frame.
-template <class F, class Engine, class T>
-concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
-                                          std::span<const compute_type_t<T>>, std::size_t>;
-
-template <class Store>
-class store_update {
- public:
-  using value_type = typename Store::value_type;
-  using number = compute_type_t<value_type>;
-  using engine_type = typename Store::run_type::engine_type;
-  using group_type = typename Store::group_type;
-
-  /// The store outlives it.
-  explicit store_update(Store& store) noexcept : store_(&store) {}
-
-  /// True, or it does not compile and says what such a function is.
-  template <class F>
-  [[nodiscard]] static consteval bool takes() {
-    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
-    static_assert(in_frame || updates_on_host<F, value_type>,
-                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
-                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
-    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
-                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
-                  "f(frame, name, values, gradients, first)");
-    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
-  }
-
-  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
-  template <class F>
-  void run(F& f, where at) {
-    if (!made_) make(at);
-    auto& buckets = store_->buckets();
-    auto& engine = store_->run().engine();
-    if (store_->rehearsed()) {
-      rehearse(f, at);
-    } else if (streamed_) {
-      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
-                                const number* gradient, const auto& state, std::size_t count) {
-        number* master = nullptr;
-        if constexpr (has_master) master = state[0];
-        change(f, range, offset, {value, count}, gradient, master, at);
-      };
-      streamed_->update(engine, buckets, computes, at);
-    } else {
-      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
-        number* const master = has_master ? masters_.data() + done : nullptr;
-        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
-      };
-      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
-    }
-  }
-
- private:
-  static constexpr bool has_master = !std::is_same_v<value_type, number>;
-  static constexpr std::size_t parts = has_master ? 1 : 0;
-  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
-
-  // In the first update, which a rehearsal has too: memory for as long as the run.
-  void make(where at) {
-    made_ = true;
-    auto& run = store_->run();
-    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
-    if (!has_master && !streams()) return;
-    store_->ask_shards();  // the peak of a step was without this shard
-    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
-    if (!streams()) return;
-    const bool on_device = belay::on_device(run.computes());
-    const optimizer_memory memory;
-    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
-    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
-        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
-        at);
-    if (store_->rehearsed()) return;
-    auto& buckets = store_->buckets();
-    std::vector<bucket_copies> copied =
-        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
-    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
-    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
-                                                ring, std::span<std::byte>(), free, at);
-    run.keep(streamed_);
-  }
-  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
-  [[nodiscard]] bool streams() const {
-    const bucket_layout& layout = store_->buckets().layout();
-    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
-    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
-      return each.values == tier::file || each.gradients == tier::file;
-    });
-  }
-  [[nodiscard]] std::size_t elements() const {
-    std::size_t all = 0;
-    for (const auto& range : store_->buckets().owned()) all += range.count;
-    return all;
-  }
-
-  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
-  template <class F>
-  void rehearse(F& f, where at) {
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      store_->ask_shards();
-      const bool in_chunks = streams();
-      for (const owned_range<value_type>& range : store_->buckets().owned()) {
-        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
-        if constexpr (has_master)
-          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
-        else
-          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
-      }
-    }
-  }
-
-  template <class F>
-  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
-              const number* gradients, [[maybe_unused]] number* masters, where at) {
-    const std::size_t count = values.size();
-    if (count == 0) return;
-    if constexpr (has_master) {
-      auto& kit = store_->run().engine().kit();
-      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
-      call(f, range, offset, {masters, count}, {gradients, count}, at);
-      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
-    } else {
-      call(f, range, offset, values, {gradients, count}, at);
-    }
-  }
-  template <class F>
-  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
-            std::span<const number> gradients, where at) {
-    auto& engine = store_->run().engine();
-    const std::string& name = store_->buckets().parameter(range.parameter).name();
-    const std::size_t first = range.offset + offset;
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      const invocation of_update{"update", 0, 0, at};
-      invocation_memory memory;
-      {
-        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
-        f(launches, name, values, gradients, first);
-      }
-      engine.activations().release(memory.kept);
-      engine.activations().release(memory.remembered);
-    } else {
-      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
-    }
-  }
-
-  Store* store_;
-  std::span<number> masters_;
-  std::shared_ptr<streamed_type> streamed_;
-  bool made_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
-/// parameters point to it.
-template <class Run, class Precision = precision<>>
-class parameter_store final : public participant, public store_memory<Run, Precision> {
-  using memory = store_memory<Run, Precision>;
-  using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
-
- public:
-  using typename memory::buckets_type, typename memory::gradient_type, typename memory::group_type,
-      typename memory::value_type;
-  using run_type = Run;
-  using kit_type = typename Run::engine_type::kit_type;
-  using committed_part = store_gradients<parameter_store>;
-  friend committed_part;
-
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
-  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
-  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
-                  store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
-  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
-  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
-  /// trained, on two, or one is listed twice.
-  template <lists_parameters Model>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided, tier::device, options, at)}, options, at) {}
-  /// Of several parts, each with a stage of its own; the model's order is theirs.
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
-                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, store_options{}, parts...) {}
-  parameter_store(const parameter_store&) = delete;
-  parameter_store& operator=(const parameter_store&) = delete;
-  ~parameter_store() override;
-
-  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
-  void fill(std::uint64_t seed, where at = where::current());
-
-  /// The norm of one parameter at the last commit, by its number in model order.
-  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
-
-  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
-  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
-  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
-  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
-  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
-  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
-  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
-  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
-  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
-  /// Throws usage_error for a token that was applied before or is another store's.
-  template <class... Participants, class F>
-  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
-    update(std::move(token).only_part(), f, at);
-  }
-  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
-  template <class F>
-  void update(committed_part&& part, F&& f, where at = where::current()) {
-    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
-      if (!part.are_of(buckets_))
-        throw usage_error("these gradients were applied before, or belong to another store", at);
-      note_before_update(at);
-      static_cast<void>(std::move(part).take().consume(at));
-      update_.run(f, at);
-      note_update(fnv1a().add_text("update").value());
-    }
-  }
-  /// Does not compile, with a sentence.
-  template <class Token, class F>
-    requires(std::is_lvalue_reference_v<Token>)
-  void update(Token&&, F&&, where = where::current()) {
-    static_assert(!std::is_lvalue_reference_v<Token>,
-                  "belay: update consumes the token: store.update(std::move(*ok), f)");
-  }
-
-  // A step asks its participants for these.
-
-  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
-  void begin(const step_start& start, where at) override;
-
-  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
-  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
-  void compare(order_of_step own, where at) override;
-  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
-  void finish(const divisor_value& divisor, where at) override;
-  [[nodiscard]] reduced_sums reduced() const override;
-  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
-  [[nodiscard]] std::string not_finite() const override;
-  void each_not_finite(function_ref<void(double)> see) const override;
-  void discard_part() noexcept override { reduced_.reset(); }
-  /// The gradients that were finished, for the token of a committed step.
-  [[nodiscard]] committed_part take_part() noexcept;
-
-  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
-  void abandon(where at) override;
-  void withdraw() noexcept override;
-  [[nodiscard]] std::uint64_t fingerprint() const override;
-  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
-  /// Later work of the stream comes after all that has begun up to `end_body`.
-  void gathers_in(gathers_begin when) noexcept;
-  void begin_body(where at);
-  void end_body(where at);
-  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
-  /// Throws usage_error where another one moves gradients and state.
-  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
-  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
-  /// of that is away.
-  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
-  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
-  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
-  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
-  /// Whether the phase that this rank is in has them away, alike on all ranks.
-  [[nodiscard]] bool state_away() const noexcept {
-    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
-    return mover != nullptr && mover->away();
-  }
-  /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
-
- private:
-  struct listed_parameters {
-    stored_parameters<value_type, gradient_type> stored;
-    norm_table norm;
-    std::vector<norm_place> places;
-  };
-
-  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
-  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
-  void note_unapplied(std::uint64_t step) noexcept;
-
-  void end_gathers(order_of_step own, where at);
-  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
-                  store_options options, where at);
-  void write_first_values(std::uint64_t seed, where at);
-
-  template <class Model>
-  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
-    listed_parameters found;
-    list(found, 0, model, mesh, whole_below, at);
-    if constexpr (lends_memory<Model>) {
-      found.stored.values = model.borrowed_values();
-      found.stored.gradients = model.borrowed_gradients();
-    }
-    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
-    return found;
-  }
-  template <class... Parts>
-  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
-                                                const held_parameters<Parts>&... parts) {
-    listed_parameters found;
-    std::size_t number = 0;
-    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
-    found.norm.widen(mesh.pipeline(), first_site(parts...));
-    return found;
-  }
-  template <class First, class... Rest>
-  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
-    return first.at;
-  }
-
-  // The parameters of one part, in its replica groups.
-  template <class Model>
-  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
-                   std::size_t whole_below, where at) {
-    const parameter_layers layers(model);
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-      using element = typename Parameter::value_type;
-      constexpr bool fits = std::is_same_v<element, value_type>;
-      static_assert(fits,
-                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
-                    "to the store's arguments");
-      using placement_type = typename Parameter::placement_type;
-      constexpr axis_set cut = cut_directions<placement_type>();
-      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
-      static_assert(is_kept,
-                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
-                    "along data keep of them, belay::zero<S> says");
-      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
-        found.stored.gathers = gather_by::collectives;
-      // Of the largest part, so that all ranks say the same where a cut is not even.
-      const norm_parts parts =
-          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
-      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
-      const bool is_small = largest * sizeof(element) < whole_below;
-      const std::size_t replica_group =
-          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
-      if constexpr (!fits || !is_kept) {
-        return;
-      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
-      } else {
-        expect_even(parameter, parts.elements[parts.mine], at);
-        std::size_t first = placed_by_layout;
-        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
-        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
-        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
-      }
-    });
-  }
-  void expect_names_apart(where at) const;
-  void compare_along_tensor(where at);
-  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
-
-  std::vector<norm_place> norm_places_;
-  gradient_norm<value_type> norm_;
-  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
-  double squares_ = 0;                                    // of those
-  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
-  store_update<parameter_store> update_{*this};
-  bool compared_ = false;
-  bool gathers_compared_ = false;  // in this step
-};
-
-template <class Run, class... Parts>
-parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
-template <class Run, class... Parts>
-parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
-template <class Run, class Model, int Stage>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
-template <class Run, class Model, int Stage>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
-template <class Run, class Model, int Stage, class... Types>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
-    -> parameter_store<Run, precision<Types...>>;
-template <class Run, class Model, int Stage, class... Types>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
-    -> parameter_store<Run, precision<Types...>>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store.ipp
-//
-// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
-
-namespace belay::inline BELAY_ABI {
-
-/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
-/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
-template <class T>
-class tensor_copies {
- public:
-  void add(const parameter_base<T>& parameter) {
-    parameters_.push_back(&parameter);
-    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
-    // Ranks differ in the values of a parameter that is cut or divided.
-    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
-    content_hash values;
-    if (whole)
-      parameter.each_kept(
-          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
-    values_.push_back(whole ? values.value() : rank_comparison::abstains);
-  }
-
-  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
-  template <can_all_gather<std::uint64_t> Group>
-  void expect_equal(const Group& along, where at) const {
-    rank_comparison compared;
-    const std::uint64_t count[] = {parameters_.size()};
-    if (compared.differ(along, count, at))
-      throw usage_error(
-          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
-    if (compared.differ(along, kinds_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
-                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
-                        at);
-    if (compared.differ(along, values_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
-                            name_of(compared) +
-                            ", which it does not cut: initialise it with one seed, or fill it from "
-                            "one source",
-                        at);
-  }
-
- private:
-  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
-    return printable(parameters_[compared.first()]->name());
-  }
-
-  std::vector<const parameter_base<T>*> parameters_;
-  std::vector<std::uint64_t> kinds_, values_;
-};
-
-template <class Run, class Precision>
-double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
-  return norm_.of_parameter(norm_places_[parameter].parameter);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
-  this->rewrite([&] { write_first_values(seed, at); }, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
-  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
-  this->note_micro_batches(start.micro_batches);
-  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
-  if (gathers_) gathers_->retire(at);
-  // A store that one rank forgets would be waited for in the comparison of another.
-  if (!std::exchange(compared_, true)) {
-    expect_agreement(*mesh_, start.participants, at);
-    compare_along_tensor(at);
-  }
-  this->expect_plan_compared(at);
-  buckets_.begin_unwritten(start.micro_batches, at);
-  gathers_compared_ = false;
-  if (gathers_) gathers_->begin_step(run_->engine(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
-  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
-  end_gathers(order_of_step::executed, at);
-  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
-                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
-                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0
-                               : norm_.template squares_over<group_type>(
-                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
-}
-
-template <class Run, class Precision>
-auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
-  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
-}
-
-template <class Run, class Precision>
-std::string parameter_store<Run, Precision>::not_finite() const {
-  std::string first;
-  std::size_t more = 0;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
-    if (is_finite(norm_of(p))) continue;
-    if (first.empty())
-      first = ": parameter " + printable(buckets_.parameter(p).name());
-    else
-      ++more;
-  }
-  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
-    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
-}
-
-template <class Run, class Precision>
-auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
-  committed_part out{*this, std::move(*reduced_), squares_};
-  reduced_.reset();
-  return out;
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::abandon(where at) {
-  end_gathers(order_of_step::abandoned, at);
-  buckets_.abandon(mesh_->replicas(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::withdraw() noexcept {
-  reduced_.reset();
-  if (gathers_) gathers_->end_step();
-  buckets_.withdraw();
-}
-
-template <class Run, class Precision>
-update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
-  return buckets_.updates().add(observer, turn, at);
-}
-
-template <class Run, class Precision>
-std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
-  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
-  if (gathers_) gathers_->begin_gathers(when);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::begin_body(where at) {
-  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::end_body(where at) {
-  auto& stream = run_->engine().compute();
-  if (gathers_) gathers_->end_in(stream, at);
-  buckets_.join(stream, at);
-}
-
-template <class Run, class Precision>
-std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
-  return "the gradients of step " + std::to_string(step) +
-         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
-         "std::move(*ok).discard()";
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
-  unapplied_ = step;
-  try {
-    if (std::uncaught_exceptions() == 0)
-      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
-  } catch (...) {  // no memory for the text
-  }
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
-  if (!gathers_) return;
-  compare(own, at);
-  gathers_->end_step();
-  gathers_->retire(at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
-  if (this->rehearsed()) return;
-  const auto write = [&](parameter_base<value_type>& parameter) {
-    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
-  };
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) write(*one.parameter);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_names_apart(where at) const {
-  if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
-  stage_names own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-  own.expect_apart(*mesh_, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::compare_along_tensor(where at) {
-  if (this->rehearsed() || mesh_->shape().tensor == 1) return;
-  tensor_copies<value_type> own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) own.add(*one.parameter);
-  own.expect_equal(mesh_->tensor(at), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
-                                                  where at) {
-  if (parameter.local_size() == elements) return;
-  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
-                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
-                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
-                    at);
-}
-
-template <class Run, class Precision>
-parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
-                                                 std::vector<held_stage> stages, store_options options, where at)
-    : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
-      norm_places_(found.places),
-      norm_(found.norm, std::move(found.places),
-            run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-  write_first_values(options.seed, at);
-  if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
-  expect_names_apart(at);
-  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-}
-
-template <class Run, class Precision>
-parameter_store<Run, Precision>::~parameter_store() = default;
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// The run, the mesh, and over parameters of type T the store and the optimizer, of ranks of the host.
@@ -43760,9 +43695,6 @@ extern template class parameter_base<bf16>;
 extern template class parameter<float>;
 extern template class parameter<double>;
 extern template class parameter<bf16>;
-extern template class store_memory<run, precision<float>>;
-extern template class store_memory<run, precision<double>>;
-extern template class store_memory<run, precision<bf16>>;
 extern template class parameter_store<run, precision<float>>;
 extern template class parameter_store<run, precision<double>>;
 extern template class parameter_store<run, precision<bf16>>;

@@ -171,7 +171,6 @@ template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, co
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<float>>;
 template class parameter_store<run, precision<float>>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -200,7 +199,6 @@ template phase_residency<run>::phase_residency(run&, const residency_memory&, ho
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<double>>;
 template class parameter_store<run, precision<double>>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -229,7 +227,6 @@ template phase_residency<run>::phase_residency(run&, const residency_memory&, ho
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<bf16>>;
 template class parameter_store<run, precision<bf16>>;
 
 }  // namespace belay::inline BELAY_ABI
