@@ -30,7 +30,7 @@
 
 namespace {
 
-enum part : std::size_t {
+enum timed_part : std::size_t {
   copy,
   dispatch,
   combine,
@@ -52,18 +52,18 @@ class stopwatch {
     ranks_->barrier();
     begun_ = std::chrono::steady_clock::now();
   }
-  void end(part which) {
+  void end(timed_part which) {
     std::array<double, 1> took{std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count()};
     ranks_->all_reduce(std::span<double>(took), belay::maximum);
     samples_[which].push_back(took[0]);
   }
   template <class Work>
-  void time(part which, Work&& work) {
+  void time(timed_part which, Work&& work) {
     begin();
     work();
     end(which);
   }
-  [[nodiscard]] double median(part which) {
+  [[nodiscard]] double median(timed_part which) {
     auto& all = samples_[which];
     std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
     return all[all.size() / 2];
@@ -128,7 +128,7 @@ struct there_and_back {
     const auto dweights = belay::scratch<float>(frame, {dy.extent(0), k});
     watch.begin();
     auto back = std::move(r.tokens).backward(frame, dy, dweights);
-    watch.end(part::backward);
+    watch.end(timed_part::backward);
     frame.run([from = back.output_gradients(), to = back.row_gradients(), ends = back.offsets(),
                hidden = dy.extent(1)] { std::memcpy(to.data(), from.data(), ends.back() * hidden * sizeof(float)); });
     watch.begin();
@@ -139,8 +139,8 @@ struct there_and_back {
 
 // The usual way there and back, timed, on what the exchange was given.
 template <class Watch, class Transport>
-void measure_usual_way(bench::usual_way& rows, Transport& ranks, Watch& watch, part there, part back, const seen& given,
-                       std::span<const float> x, std::span<float> y) {
+void measure_usual_way(bench::usual_way& rows, Transport& ranks, Watch& watch, timed_part there, timed_part back,
+                       const seen& given, std::span<const float> x, std::span<float> y) {
   watch.time(there, [&] { rows.dispatch(ranks, given.choices.data(), x.data()); });
   const std::uint64_t came = checksum(rows.rows());
   watch.time(back, [&] { rows.combine(ranks, given.choices.data(), given.weights.data(), y.data()); });
@@ -151,7 +151,7 @@ void measure_usual_way(bench::usual_way& rows, Transport& ranks, Watch& watch, p
 template <class Watch>
 bool print(Watch& watch, const bench::expert_sizes& of) {
   const double limit = watch.median(copy), there = watch.median(dispatch), back = watch.median(combine);
-  const double gradients = watch.median(part::backward) + watch.median(finish);
+  const double gradients = watch.median(timed_part::backward) + watch.median(finish);
   std::printf("%zu tokens a rank of %zu floats, top %zu of %zu experts: copy of the rows %.1f ms\n", of.tokens,
               of.hidden, of.k, of.experts, 1e3 * limit);
   std::printf("experts: dispatch %.1f ms, %.2f of the copy's speed (limit 0.95, goal 1.10)\n", 1e3 * there,
@@ -159,7 +159,7 @@ bool print(Watch& watch, const bench::expert_sizes& of) {
   std::printf("experts: combine %.1f ms, %.2f of the copy's speed (limit 0.95, goal 1.10)\n", 1e3 * back, limit / back);
   std::printf("experts: backward and finish %.1f ms, %.2f times the copy (limit 2.4)\n", 1e3 * gradients,
               gradients / limit);
-  const auto usual = [&](const char* what, part first, part second) {
+  const auto usual = [&](const char* what, timed_part first, timed_part second) {
     std::printf(
         "permute, %s and reorder %.1f ms, %.2f times our dispatch; reorder, %s and sum %.1f ms, %.2f times our "
         "combine; the same bits\n",

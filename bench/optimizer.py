@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""AdamW on the shares of a store against the machine's read-modify-write limit: the fastest of some kernels by hand that
+"""AdamW on the shards of a store against the machine's read-modify-write limit: the fastest of some kernels by hand that
 read and write the same streams and only add. On one core and on two, in turn, medians. Beside it torch's fused AdamW and DeepSpeed's CPUAdam,
 where they are installed; BELAY_PYTHON=/path/to/python bench/run optimizer takes another interpreter."""
 import argparse
@@ -16,7 +16,7 @@ from support.trainer_runs import program
 LIMIT, GOAL = 0.93, 0.98
 
 
-def shares(ranks, flags):
+def rates_of_shards(ranks, flags):
     command = [program("optimizer_shards", "bench"), str(ranks), str(flags.samples), str(flags.millions)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -78,7 +78,7 @@ def main():
     for ranks in range(1, min(2, os.cpu_count() or 1) + 1):
         rounds, peers = [], {name: [] for name in PEERS}
         for _ in range(flags.rounds):
-            rounds.append(shares(ranks, flags))
+            rounds.append(rates_of_shards(ranks, flags))
             for name, found in peers.items():
                 if found is not None:
                     took = peer(name, ranks, flags)

@@ -78,7 +78,7 @@ struct bucket_network {
   static belay::axes mesh(ranks how) {
     return how == ranks::joined ? belay::axes{.data = 2} : belay::axes{.tensor = 2};
   }
-  /// What runs the micro-batches of a step. `one` outlives it.
+  /// Runs the micro-batches of a step. `one` outlives it.
   static auto runner(const auto&, bucket_network& own, const_matrix inputs, const float& one) {
     return [&own, inputs, &one](const auto& step) {
       for (bucket_layer& layer : own.layers) {
@@ -89,7 +89,7 @@ struct bucket_network {
   }
 };
 
-/// What comes from the other stage and goes to it has 1 MiB, of which a product reads 64 columns.
+/// A message from the other stage or to it has 1 MiB, of which a product reads 64 columns.
 struct stage_layer {
   static constexpr std::size_t read = 64;
   belay::parameter<float> weight;
@@ -185,7 +185,7 @@ void measure(kernels what, ranks how, std::size_t steps, figures& out) {
 
 // Whether enough is hidden. `idle` is the part of products alone that a schedule adds.
 template <class Network>
-bool report(const char* name, double idle, std::size_t rounds, std::size_t steps) {
+bool report_overlap(const char* name, double idle, std::size_t rounds, std::size_t steps) {
   std::array<std::array<figures, 2>, 2> all;  // by kernels, by ranks
   for (std::size_t round = 0; round < rounds; ++round)
     for (const kernels what : {kernels::none, kernels::products})
@@ -238,8 +238,8 @@ std::array<double, 2> costs_of_a_queue() {
 int main() try {
   const bool quick = std::getenv("BELAY_BENCH_SMOKE") != nullptr;
   const std::size_t rounds = quick ? 1 : 7, steps = quick ? 3 : 22;
-  const bool buckets = report<bucket_network>("16 buckets of 1 MiB", 0, rounds, steps);
-  const bool stages = report<stage_network>("16 micro-batches of 1 MiB each way", 1.0 / count, rounds, steps);
+  const bool buckets = report_overlap<bucket_network>("16 buckets of 1 MiB", 0, rounds, steps);
+  const bool stages = report_overlap<stage_network>("16 micro-batches of 1 MiB each way", 1.0 / count, rounds, steps);
   const auto [closure, hand_over] = costs_of_a_queue();
   std::printf("a queued piece of work costs %.0f ns, a hand-over from one stream to another %.0f ns\n", closure,
               hand_over);

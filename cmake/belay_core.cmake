@@ -50,7 +50,7 @@ if(NOT TARGET belay::belay)
     target_link_libraries(belay_core INTERFACE belay::header_only)
   endif()
   # Imported ones and no aliases: a library that links one can be installed with its targets, which then name it so.
-  foreach(belay_name belay host_compiled)  # host_compiled: its name until 0.3
+  foreach(belay_name belay host_compiled)  # host_compiled: its name before 0.3, which stays through 0.3
     add_library(belay::${belay_name} INTERFACE IMPORTED GLOBAL)
     target_link_libraries(belay::${belay_name} INTERFACE belay_core)
   endforeach()

@@ -78,7 +78,7 @@ target_compile_options(belay_core PRIVATE "$<$<AND:$<CONFIG:Debug>,$<CXX_COMPILE
 file(GLOB_RECURSE belay_parts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.ipp)
 set_source_files_properties(${belay_parts} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 add_library(belay_parts OBJECT EXCLUDE_FROM_ALL ${belay_parts})
-target_link_libraries(belay_parts PRIVATE belay::header_only belay_warnings)
+target_link_libraries(belay_parts PRIVATE belay::header_only belay_warnings $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>)
 target_compile_definitions(belay_parts PRIVATE BELAY_SEPARATE_COMPILATION)
 set_target_properties(belay_parts PROPERTIES EXPORT_COMPILE_COMMANDS ON)
 

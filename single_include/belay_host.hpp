@@ -958,7 +958,7 @@ namespace belay::inline BELAY_ABI {
 
 /// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Where the
 /// ranks of data are cut into shard groups, `shard` is this rank's, `dense_shard` that and expert together, and
-/// `shard_replica` the ranks of the same number in every shard group, which hold equal shares. Groups that are made
+/// `shard_replica` the ranks of the same number in every shard group, which hold equal shards. Groups that are made
 /// together are made in this order.
 enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
@@ -1024,7 +1024,7 @@ struct axes {
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
   /// Ranks of a shard group along data.
   [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
-  /// Whether equal shares are held by several ranks along data.
+  /// Whether equal shards are held by several ranks along data.
   [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
   /// Of valid axes; where it is more than any world has it does not wrap round.
   [[nodiscard]] constexpr long long ranks() const noexcept {
@@ -5571,6 +5571,8 @@ struct group_traits {
   bool starts_local_work = false;
   /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
   bool addresses_peers = false, mirrors_peers = false;
+  /// Memory of this rank alone can be made, into which peers send; see `ranks_of_heap`.
+  bool has_local_memory = false;
   /// Buffers are memory of a device, which the host does not address; and no other memory will do.
   bool on_device = false, device_memory_alone = false;
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
@@ -5901,6 +5903,7 @@ template <class G>
   out.has_varying_counts = has_varying_counts<G>;
   out.addresses_peers = directly_addressable<G>;
   out.mirrors_peers = mirrored_by_messages<G>;
+  out.has_local_memory = has_local_memory<G>;
   out.on_device = works_on_device<G>;
   out.starts_local_work = starts_work_of_its_own<G>;
   if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;
@@ -7767,7 +7770,7 @@ class mesh {
   [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
     return group(axis::dense_shard, at);
   }
-  /// Those that hold the same shares, one of every shard group.
+  /// Those that hold the same shards, one of every shard group.
   [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
     return group(axis::shard_replica, at);
   }
@@ -8614,6 +8617,73 @@ class uses_in_flight {
   std::vector<use> uses_;
 };
 
+/// The ranges of a region whose leases are those of one stream, in its order, and what work of others still uses. An
+/// arena gives them types, a symmetric heap gives them slots. A range goes to another stream when that comes after its
+/// users.
+class stream_leases {
+ public:
+  /// Of a region of `capacity_bytes`, with at most `max_leases` at a time. The meter, if any, counts every lease.
+  stream_leases(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter)
+      : offsets_(capacity_bytes, max_leases, meter) {}
+
+  /// From here on leases are the stream's whose clock this is. Until then they are those of a stream that waits for no
+  /// other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
+  /// The allocator, which knows the leases by their chains.
+  [[nodiscard]] offset_allocator& offsets() noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+
+  /// The offset of a lease, as the allocator gives it.
+  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain, lease_mark mark = {}) {
+    return offsets_.allocate(bytes, chain, *clock_, mark);
+  }
+  /// The offset of a lease for work of the stream `user` that begins after `ready`, an event of the leases' stream;
+  /// `used_until` says where that work ends.
+  [[nodiscard]] std::optional<std::size_t> allocate_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                                        lease_chain& chain, lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    if (offset && bytes > 0) uses_.add(*offset, bytes, stream_clock::unknown(), *clock_);
+    return offset;
+  }
+  /// Work of another stream uses these bytes until `over`. Their lease may end before: nobody gets them who does not
+  /// come after that.
+  void used_until(const stream_event& over, std::size_t offset, std::size_t bytes) {
+    uses_.add(offset, bytes, over.clock(), *clock_);
+  }
+  /// The host has waited for `over` itself: so what it queues from here on comes after it.
+  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+
+  /// Forgets uses that are over.
+  void forget_uses() noexcept {
+    if (!uses_.empty()) [[unlikely]]
+      uses_.forget(*clock_);
+  }
+  /// Whether work of another stream uses the region; these bytes of it.
+  [[nodiscard]] bool used_by_others() const noexcept { return !uses_.empty(); }
+  [[nodiscard]] bool used_by_others(std::size_t offset, std::size_t bytes) const noexcept {
+    return used_by_others() && uses_.within(offset, bytes);
+  }
+
+  /// Ends all leases of the chain, in the order of the leases' stream.
+  void release(lease_chain& chain) noexcept {
+    forget_uses();
+    if (!used_by_others()) [[likely]]
+      return offsets_.release(chain, *clock_);
+    release_used(chain);
+  }
+  /// Ends every lease, and uses whose end nobody has said.
+  void reclaim() noexcept;
+
+ private:
+  // Something is used by another stream.
+  void release_used(lease_chain& chain) noexcept;
+
+  offset_allocator offsets_;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight uses_;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/offset_allocator.ipp
@@ -8881,6 +8951,23 @@ BELAY_DECL std::size_t offset_allocator::lease_count() const noexcept {
   return count;
 }
 
+BELAY_DECL void stream_leases::reclaim() noexcept {
+  uses_.forget(*clock_);
+  stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+  uses_.join_known(used);
+  offsets_.clear(used);
+}
+
+[[gnu::noinline]] BELAY_DECL void stream_leases::release_used(lease_chain& chain) noexcept {
+  const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+  const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+    stream_clock used = here;
+    uses_.join(offset, bytes, used);
+    return used;
+  };
+  offsets_.release(chain, used_by, *clock_);
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -9070,7 +9157,7 @@ class symmetric_heap {
         region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct() ? 0 : group_.size()),
         others_(direct() ? std::vector<int>{} : peers_of(group_)),
-        offsets_(options.bytes, options.max_slots, options.meter),
+        leases_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots),
         when_full_(options.when_full) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -9080,25 +9167,25 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
-    return lease_after(*clock_, bytes, tag, at);
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate(bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
   /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
   /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                     where at = where::current()) {
-    const heap_slot out = lease_after(ready.clock().within(user), bytes, tag, at);
-    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
-    return out;
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate_for(user, ready, bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// Work of another stream uses the slot until `over`; its lease may end before.
   void used_until(const stream_event& over, const heap_slot& used) {
-    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
+    if (used.bytes_ > 0) leases_.used_until(over, used.offset_, used.bytes_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
@@ -9115,14 +9202,12 @@ class symmetric_heap {
   /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
   /// has said ends too.
   void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    if (live_slots_ == 0 && in_flight_.empty()) return;
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
+    leases_.forget_uses();
+    if (live_slots_ == 0 && !leases_.used_by_others()) return;
     for (std::size_t i = 0; i < records_.size(); ++i) {
       if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
-    offsets_.clear(used);
+    leases_.reclaim();
   }
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
@@ -9148,7 +9233,7 @@ class symmetric_heap {
       for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
       group_.exchange(transfers, at);
     } else {
-      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
+      post_.signal(group_, region_, leases_.offsets().capacity_bytes(), to, from, at);
     }
   }
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
@@ -9170,7 +9255,7 @@ class symmetric_heap {
     if (direct())
       calls.barrier(at);
     else
-      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
+      post_.signal(calls, region_, leases_.offsets().capacity_bytes(), others_, others_, at);
   }
 
   /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
@@ -9188,7 +9273,7 @@ class symmetric_heap {
       if (what.culprits.empty()) return;
       what.fault = comm_fault::mismatch;
       what.operation = "symmetric heap audit";
-      what.bytes = offsets_.live_bytes();
+      what.bytes = leases_.offsets().live_bytes();
       what.message = "the live slots differ from those of the group's first rank; here: " + list();
       what.here = at;
       throw comm_error(std::move(what));
@@ -9197,11 +9282,11 @@ class symmetric_heap {
 
   /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
-  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return leases_.offsets().capacity_bytes(); }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return leases_.offsets().live_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return leases_.offsets().peak_bytes(); }
   /// The highest end of any lease so far: what the heap must have held at least.
-  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return leases_.offsets().extent_bytes(); }
   [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
@@ -9239,10 +9324,11 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  // Of a group that tells when it runs whether it has such memory.
+  // Of a group that tells when it runs whether it has such memory; a rehearsed one stands for that of a rank alone too.
   static Group with_memory(Group group, where at) {
     if constexpr (tells_traits<Group>)
-      if (!group.traits().rehearsed && !addresses_peers(group) && !mirrors_peers(group))
+      if (const auto& of = group.traits();
+          !of.addresses_peers && !of.mirrors_peers && !(of.rehearsed && of.has_local_memory))
         throw usage_error(
             "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
             "size and exchanges messages",
@@ -9269,7 +9355,8 @@ class symmetric_heap {
     bool live = false;
   };
 
-  [[nodiscard]] heap_slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+  template <class Allocate>
+  [[nodiscard]] heap_slot lease_by(const Allocate& allocate, std::size_t bytes, const char* tag, where at) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error(
@@ -9277,10 +9364,10 @@ class symmetric_heap {
           at);
     }
     record& entry = records_[free_];
-    const auto offset = offsets_.allocate(bytes, entry.chain, user);
+    const auto offset = allocate(entry.chain);
     if (!offset) {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
+                         leases_.offsets().capacity_bytes() - leases_.offsets().live_bytes(), at, when_full_);
     }
     heap_slot out;
     out.heap_ = this;
@@ -9328,15 +9415,7 @@ class symmetric_heap {
     free_ = index;
   }
   void end(std::uint32_t index) noexcept {
-    record& entry = records_[index];
-    in_flight_.forget(*clock_);
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(entry.chain, used_by, *clock_);
+    leases_.release(records_[index].chain);
     retire(index);
   }
   void retire(std::uint32_t index) noexcept {
@@ -9362,11 +9441,9 @@ class symmetric_heap {
   symmetric_region region_;
   put_queue post_;
   std::vector<int> others_;  // the peers; where they are mirrored
-  offset_allocator offsets_;
+  stream_leases leases_;
   std::vector<record> records_;
   const char* when_full_;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   std::uint32_t free_ = none;
   std::size_t live_slots_ = 0;
   std::uint64_t misused_ = 0;
@@ -10470,7 +10547,7 @@ class arena {
  public:
   /// Takes the region. `meter` is that of the tier, and outlives the arena.
   arena(tier where_it_is, Memory memory, std::size_t max_leases, tier_meter& meter)
-      : memory_(std::move(memory)), offsets_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
+      : memory_(std::move(memory)), leases_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
     meter.count_allocation();
   }
   arena(arena&&) noexcept = default;
@@ -10478,7 +10555,7 @@ class arena {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. Until then they are those of a
   /// stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// Memory for `shape` elements of T until `chain` is released. It is not zeroed: it holds what an earlier lease
   /// wrote.
@@ -10499,7 +10576,7 @@ class arena {
   /// handles were lost that hold some of it, it names them. `mark` is `mark_of`'s.
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current(),
                                        lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, *clock_, mark);
+    const auto offset = leases_.allocate(bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     return opened(*offset, bytes);
@@ -10526,10 +10603,9 @@ class arena {
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
                                            lease_chain& chain, where at = where::current(), lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    const auto offset = leases_.allocate_for(user, ready, bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
-    if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
     return opened(*offset, bytes);
   }
   /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
@@ -10539,19 +10615,15 @@ class arena {
     if (bytes == 0 || std::less<>()(byte, memory_.data()) ||
         !std::less<>()(byte, memory_.data() + memory_.size_bytes()))
       return;
-    in_flight_.add(static_cast<std::size_t>(byte - memory_.data()), bytes, over.clock(), *clock_);
+    leases_.used_until(over, static_cast<std::size_t>(byte - memory_.data()), bytes);
   }
   /// The host has waited for `over` itself: so what it queues from here on comes after it.
-  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+  void host_waited(const stream_event& over) noexcept { leases_.host_waited(over); }
 
   /// Ends all leases of the chain, in the order of the arena's stream.
   void release(lease_chain& chain) noexcept {
-    if (!in_flight_.empty()) [[unlikely]]
-      in_flight_.forget(*clock_);
     if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
-    if (in_flight_.empty()) [[likely]]
-      return offsets_.release(chain, *clock_);
-    release_used(chain);
+    leases_.release(chain);
   }
 
   /// Overwrites what is released from here on, in the order of `stream`, with what `poison_of` says for its mark; with
@@ -10580,11 +10652,11 @@ class arena {
 
   /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
-    return offsets_.transfer(offset_of(address), from, to);
+    return leases_.offsets().transfer(offset_of(address), from, to);
   }
   /// Whether a lease of the chain has `address` in it; whether the memory has.
   [[nodiscard]] bool holds(const lease_chain& chain, const void* address) const noexcept {
-    return offsets_.holds(chain, offset_of(address));
+    return leases_.offsets().holds(chain, offset_of(address));
   }
   [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
@@ -10596,19 +10668,14 @@ class arena {
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
+  void append(lease_chain& from, lease_chain& to) noexcept { leases_.offsets().append(from, to); }
 
   /// Ends every lease. Chains that still name one must not be released.
-  void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
-    offsets_.clear(used);
-  }
+  void reclaim() noexcept { leases_.reclaim(); }
 
   /// The memory, who has which part of it, and its tier.
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
-  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return leases_.offsets(); }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
@@ -10631,11 +10698,9 @@ class arena {
   // Bytes that another stream may still use are left as they are.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
-    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
-      return !in_flight_.empty() && in_flight_.within(offset, bytes);
-    };
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
-      if (in_use(offset, bytes)) return;
+    leases_.forget_uses();
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
+      if (leases_.used_by_others(offset, bytes)) return;
       for (std::size_t done = 0; done < bytes;) {
         done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
         if (all.full()) queue(std::exchange(all, {}));
@@ -10643,8 +10708,8 @@ class arena {
     });
     if (!all.empty()) queue(all);
     if (!closed_.watching()) return;
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
-      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!leases_.used_by_others(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
     });
   }
   void poison_all() noexcept {
@@ -10664,26 +10729,15 @@ class arena {
     }
   }
 
-  // Something is used by another stream.
-  [[gnu::noinline]] void release_used(lease_chain& chain) noexcept {
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(chain, used_by, *clock_);
-  }
-
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     const std::string lost = obligations_ == nullptr ? std::string() : obligations_->lost_text();
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at,
+    throw budget_error(name(tier_), bytes, offsets().capacity_bytes() - offsets().live_bytes(), at,
                        lost.empty() ? when_full_ : lost);
   }
 
   Memory memory_;
-  offset_allocator offsets_;
+  stream_leases leases_;
   tier tier_;
   poison_order poisoned_in_;
   const char* when_full_ = "";
@@ -10692,8 +10746,6 @@ class arena {
   // Level 2 is for those who look for something.
   poison_density density_ =
       checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   closed_addresses closed_;  // last: it looks at the memory
 };
 
@@ -15046,11 +15098,6 @@ struct dequantize {
 //   buckets.contributed(0, 2, micro_batch);  // after the backward of each
 //   auto reduced = buckets.finish(belay::target_tokens{tokens});
 
-// ---- belay/parallel/bucket/bound_buckets.hpp
-//
-// The buckets of one rank between steps: which parameters they hold, where they lie in its memory, and how updated
-// values reach the ranks that replicate them.
-
 // ---- belay/parallel/bucket/bucket_reduction.hpp
 //
 // How one bucket is reduced when what it is made of has been computed. In checked builds the communication stream first
@@ -16215,92 +16262,14 @@ struct shard_reduction {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/frozen_buckets.hpp
+// ---- belay/parallel/bucket/contributions.hpp
 //
-// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
+// How buckets learn that a backward has added to a parameter, what of a step is still missing, and the words for what
+// is wrong with its contributions.
 
-// ---- belay/parallel/bucket/replica_group.hpp
+// ---- belay/parallel/bucket/member.hpp
 //
-// The group of ranks among which a bucket is reduced.
-
-namespace belay::inline BELAY_ABI {
-
-/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
-/// can all_gather words.
-template <class Group, class T>
-concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
-    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
-             std::span<const std::size_t> counts, const start_order& how) {
-  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
-  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
-  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
-};
-
-/// True, or it does not compile and says what the communicator lacks.
-template <class Group, class T>
-constexpr bool serves_buckets() {
-  static_assert(reduces_buckets<Group, T>,
-                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
-                "and can all_gather words");
-  if constexpr (reduces_buckets<Group, T>) {
-    static_assert(sums_alike<Group>,
-                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
-                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
-    static_assert(has_varying_counts<Group>,
-                  "the ranks of a replica group own different numbers of gradients: take a communicator with "
-                  "has_varying_counts, as belay::host and belay::mpi have");
-  }
-  return true;
-}
-/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
-template <class Group>
-void expect_serves_buckets(const Group& group, where at) {
-  expect_promise(group, &group_traits::sums_alike,
-                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
-                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
-                 at);
-  expect_promise(group, &group_traits::has_varying_counts,
-                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
-                 "has_varying_counts, as belay::host and belay::mpi have",
-                 at);
-}
-
-/// A replica group: the ranks that replicate some of the parameters, and the part of their state that they divide.
-/// Where there are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same
-/// shard, one of each. Groups are handles, whose rank outlives the buckets.
-template <class Group>
-struct bucket_replica_group {
-  Group group;
-  zero_stage stage;
-  reduce_when reduces;
-  std::shared_ptr<const Group> copies;  // null: none
-  tier values = tier::device;           // of shards of these,
-  tier gradients = tier::device;        // and of those
-
-  bucket_replica_group(Group among, zero_stage divided = zero_stage::none,
-                       reduce_when when = reduce_when::each_micro_batch)
-      : group(std::move(among)), stage(divided), reduces(when) {}
-  bucket_replica_group(Group among, zero_stage divided, reduce_when when, Group equal)
-      : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
-
-  /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
-  template <class Visit>
-  void each_group(Visit&& visit) const {
-    if (group.size() > 1) visit(group);
-    if (copies && copies->size() > 1) visit(*copies);
-  }
-
-  operator replica_group_shape() const noexcept {
-    return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/gathers/gathered_bucket.hpp
-//
-// A bucket of divided parameters, as gathers see it, and where its values lie on all ranks that this one reaches by
-// address: a gather then is a copy that no peer takes part in.
+// The list that buckets are made from: every trainable parameter once, with its replica group.
 
 // ---- belay/parallel/parameter.hpp
 //
@@ -17046,6 +17015,336 @@ parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement
 
 namespace belay::inline BELAY_ABI {
 
+/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
+template <class T>
+class bucket_member {
+ public:
+  template <class Parameter>
+  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
+                std::size_t layer = 0)
+      : replica_group_(replica_group), offset_(offset), layer_(layer) {
+    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
+                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
+                  "gradient to reduce");
+    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
+  }
+
+  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
+  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
+  operator bucket_entry() const noexcept {
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+  }
+  /// A hash of what else is equal on the ranks that replicate it: name and decay.
+  [[nodiscard]] std::uint64_t identity() const noexcept {
+    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
+  }
+
+ private:
+  trainable_parameter<T>* parameter_ = nullptr;
+  std::size_t replica_group_;
+  std::size_t offset_;
+  std::size_t layer_;
+};
+
+/// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
+/// it twice, or two have one name.
+template <class T>
+void check_members(std::span<const bucket_member<T>> members, where at) {
+  std::vector<std::size_t> order(members.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const int names = name(a).compare(name(b));
+    return names == 0 ? a < b : names < 0;
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::size_t first = order[i - 1];
+    const std::size_t second = order[i];
+    if (name(first) != name(second)) continue;
+    const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
+    if (&members[first].parameter() == &members[second].parameter())
+      throw usage_error("parameter " + printable(name(first)) + " is listed twice, as " + places +
+                            ": a tied parameter is listed once and made with {.uses = 2}",
+                        at);
+    throw usage_error("two parameters are called " + printable(name(first)) + ", " + places +
+                          ": the name decides the first values and must be unique",
+                      at);
+  }
+}
+
+/// The layout of `members`, for plans and for the buckets themselves.
+template <class T>
+[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
+                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
+                                      ownership_unit unit = {}, where at = where::current()) {
+  check_members(members, at);
+  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Tells the buckets of what frames have added to one of their parameters.
+template <class Buckets>
+class bucket_contributor final : public contribution_target {
+ public:
+  /// `owner` outlives this and stays where it is.
+  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
+
+  void begin_adding() override {
+    if (needs_memory())
+      throw usage_error(
+          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
+          "trainer's own functions add to those of belay::zero<1>",
+          where{});
+    if (unwritten()) owner_->zero(parameter_);
+  }
+  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
+  [[nodiscard]] std::string_view parameter_name() const noexcept override {
+    return owner_->parameter(parameter_).name();
+  }
+  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
+  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
+  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
+    begin_adding();  // a call that adds nothing
+    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
+  }
+
+ private:
+  Buckets* owner_;
+  std::size_t parameter_;
+};
+
+/// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
+/// once. A count alone would let a double contribution hide a missing one.
+class contribution_map {
+ public:
+  /// `uses[p]`: how often a micro-batch contributes to parameter p.
+  contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
+      : words_(checked_size(max_micro_batches).rounded_up(64).saturated() / 64),
+        max_micro_batches_(max_micro_batches),
+        first_row_(uses.size() + 1),
+        counts_(uses.size()) {
+    checked_size rows;
+    for (std::size_t p = 0; p < uses.size(); ++p) first_row_[p + 1] = (rows += uses[p]).saturated();
+    const auto words = [&] {
+      return std::to_string(max_micro_batches) + " micro-batches of " + std::to_string(rows.saturated()) +
+             " uses of parameters are";
+    };
+    static_cast<void>((checked_size(max_micro_batches).rounded_up(64) * rows).value(words, at));
+    bits_.resize(first_row_.back() * words_);
+  }
+
+  /// Forgets the last step; allocates nothing.
+  void begin(std::size_t micro_batches, where at) {
+    if (micro_batches > max_micro_batches_)
+      throw usage_error("a step of " + std::to_string(micro_batches) + " micro-batches; the buckets were made for " +
+                            std::to_string(max_micro_batches_),
+                        at);
+    micro_batches_ = micro_batches;
+    for (std::uint64_t& word : bits_) word = 0;
+    for (std::size_t& count : counts_) count = 0;
+    missing_ = first_row_.back() * micro_batches;
+    wrong_ = 0;
+  }
+
+  /// False if every use was marked before. Both indices are in range.
+  [[nodiscard]] bool mark(std::size_t parameter, std::size_t micro_batch) noexcept {
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row) {
+      std::uint64_t& word = bits_[row * words_ + micro_batch / 64];
+      const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
+      if ((word & bit) != 0) continue;
+      word |= bit;
+      ++counts_[parameter];
+      --missing_;
+      return true;
+    }
+    return false;
+  }
+  /// Contributions of a micro-batch to a parameter so far, `uses(parameter)` at most.
+  [[nodiscard]] std::size_t count(std::size_t parameter, std::size_t micro_batch) const noexcept {
+    std::size_t found = 0;
+    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row)
+      found += bits_[row * words_ + micro_batch / 64] >> (micro_batch % 64) & 1;
+    return found;
+  }
+
+  /// Remembers a contribution that was made too often or out of range.
+  void count_wrong(std::size_t parameter, std::size_t micro_batch) noexcept {
+    if (wrong_++ == 0) first_wrong_ = parameter, first_wrong_micro_batch_ = micro_batch;
+  }
+
+  [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
+    return first_row_[parameter + 1] - first_row_[parameter];
+  }
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
+  /// Whether anything was contributed since `begin`.
+  [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
+  /// Whether anything was contributed to one parameter since `begin`.
+  [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
+  [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
+  /// Of the first of them, where there is one.
+  [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
+  [[nodiscard]] std::size_t first_wrong_micro_batch() const noexcept { return first_wrong_micro_batch_; }
+  /// Whether a parameter has every contribution of the step.
+  [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
+    return counts_[parameter] == uses(parameter) * micro_batches_;
+  }
+  [[nodiscard]] bool complete() const noexcept { return missing_ == 0 && wrong_ == 0; }
+
+ private:
+  std::size_t words_;
+  std::size_t max_micro_batches_;
+  std::size_t micro_batches_ = 0;
+  std::size_t missing_ = 0;
+  std::size_t wrong_ = 0;
+  std::size_t first_wrong_ = 0;
+  std::size_t first_wrong_micro_batch_ = 0;
+  std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
+  std::vector<std::uint64_t> bits_;
+  std::vector<std::size_t> counts_;
+};
+
+/// A contribution that was made too often, or to a parameter or micro-batch that does not exist.
+template <class T>
+[[nodiscard]] std::string wrong_contribution(const contribution_map& made, std::span<const bucket_member<T>> members,
+                                             std::size_t parameter, std::size_t micro_batch) {
+  if (parameter >= members.size())
+    return "contribution to parameter number " + std::to_string(parameter) + " of " + std::to_string(members.size());
+  const std::string name = printable(members[parameter].parameter().name());
+  if (micro_batch >= made.micro_batches())
+    return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name + ": the step has " +
+           std::to_string(made.micro_batches());
+  const std::size_t uses = made.uses(parameter);
+  return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
+         (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
+                    : " more often than its " + std::to_string(uses) + " uses");
+}
+
+/// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
+template <class T>
+[[nodiscard]] std::string missing_contributions(const contribution_map& made,
+                                                std::span<const bucket_member<T>> members) {
+  std::string text = "the step's gradients are not complete:";
+  if (made.wrong() != 0)
+    text += " " + std::to_string(made.wrong()) + " contributions too many or out of range (the first: " +
+            wrong_contribution<T>(made, members, made.first_wrong(), made.first_wrong_micro_batch()) + ");";
+  std::size_t told = 0;
+  for (std::size_t p = 0; p < members.size() && told < 8; ++p) {
+    if (made.complete(p)) continue;
+    const std::size_t uses = made.uses(p);
+    text += (told++ == 0 ? " parameter " : "; parameter ") + printable(members[p].parameter().name()) +
+            " misses micro-batch";
+    for (std::size_t m = 0; m < made.micro_batches(); ++m) {
+      const std::size_t count = made.count(p, m);
+      if (count == uses) continue;
+      text += " " + std::to_string(m);
+      if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
+    }
+  }
+  return text;
+}
+
+/// The message about a gradient that changed after its last contribution, which `last` names.
+[[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
+  return "the gradient of parameter " + name + " changed after its last contribution (" + last +
+         "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
+         "made with as many uses";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/frozen_buckets.hpp
+//
+// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
+
+// ---- belay/parallel/bucket/replica_group.hpp
+//
+// The group of ranks among which a bucket is reduced.
+
+namespace belay::inline BELAY_ABI {
+
+/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
+/// can all_gather words.
+template <class Group, class T>
+concept reduces_buckets = communicator<Group> && can_all_gather<Group, std::uint64_t> &&
+    requires(const Group& group, std::span<compute_type_t<T>> sums, std::span<T> values,
+             std::span<const std::size_t> counts, const start_order& how) {
+  { group.start_all_reduce(sums, sum, how) } -> std::same_as<pending>;
+  { group.start_reduce_scatter_v(sums, counts, sum, how) } -> std::same_as<pending>;
+  { group.start_all_gather_v(values, counts, how) } -> std::same_as<pending>;
+};
+
+/// True, or it does not compile and says what the communicator lacks.
+template <class Group, class T>
+constexpr bool serves_buckets() {
+  static_assert(reduces_buckets<Group, T>,
+                "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
+                "and can all_gather words");
+  if constexpr (reduces_buckets<Group, T>) {
+    static_assert(sums_alike<Group>,
+                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
+    static_assert(has_varying_counts<Group>,
+                  "the ranks of a replica group own different numbers of gradients: take a communicator with "
+                  "has_varying_counts, as belay::host and belay::mpi have");
+  }
+  return true;
+}
+/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
+template <class Group>
+void expect_serves_buckets(const Group& group, where at) {
+  expect_promise(group, &group_traits::sums_alike,
+                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
+                 at);
+  expect_promise(group, &group_traits::has_varying_counts,
+                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
+                 "has_varying_counts, as belay::host and belay::mpi have",
+                 at);
+}
+
+/// A replica group: the ranks that replicate some of the parameters, and the part of their state that they divide.
+/// Where there are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same
+/// shard, one of each. Groups are handles, whose rank outlives the buckets.
+template <class Group>
+struct bucket_replica_group {
+  Group group;
+  zero_stage stage;
+  reduce_when reduces;
+  std::shared_ptr<const Group> copies;  // null: none
+  tier values = tier::device;           // of shards of these,
+  tier gradients = tier::device;        // and of those
+
+  bucket_replica_group(Group among, zero_stage divided = zero_stage::none,
+                       reduce_when when = reduce_when::each_micro_batch)
+      : group(std::move(among)), stage(divided), reduces(when) {}
+  bucket_replica_group(Group among, zero_stage divided, reduce_when when, Group equal)
+      : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
+
+  /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
+  template <class Visit>
+  void each_group(Visit&& visit) const {
+    if (group.size() > 1) visit(group);
+    if (copies && copies->size() > 1) visit(*copies);
+  }
+
+  operator replica_group_shape() const noexcept {
+    return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/gathers/gathered_bucket.hpp
+//
+// A bucket of divided parameters, as gathers see it, and where its values lie on all ranks that this one reaches by
+// address: a gather then is a copy that no peer takes part in.
+
+namespace belay::inline BELAY_ABI {
+
 /// How layers get what ranks divide: each rank copies its peers' shards where it reaches their memory, or all ranks
 /// gather together, as they always do where none reaches another's.
 enum class gather_by : std::uint8_t { reach, collectives };
@@ -17242,85 +17541,6 @@ class frozen_buckets {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/member.hpp
-//
-// The list that buckets are made from: every trainable parameter once, with its replica group.
-
-namespace belay::inline BELAY_ABI {
-
-/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
-template <class T>
-class bucket_member {
- public:
-  template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
-                std::size_t layer = 0)
-      : replica_group_(replica_group), offset_(offset), layer_(layer) {
-    static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
-                  "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
-                  "gradient to reduce");
-    if constexpr (std::derived_from<Parameter, trainable_parameter<T>>) parameter_ = &parameter;
-  }
-
-  [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
-  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
-  operator bucket_entry() const noexcept {
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
-  }
-  /// A hash of what else is equal on the ranks that replicate it: name and decay.
-  [[nodiscard]] std::uint64_t identity() const noexcept {
-    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
-  }
-
- private:
-  trainable_parameter<T>* parameter_ = nullptr;
-  std::size_t replica_group_;
-  std::size_t offset_;
-  std::size_t layer_;
-};
-
-/// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
-/// it twice, or two have one name.
-template <class T>
-void check_members(std::span<const bucket_member<T>> members, where at) {
-  std::vector<std::size_t> order(members.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto name = [&](std::size_t i) -> const std::string& { return members[i].parameter().name(); };
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const int names = name(a).compare(name(b));
-    return names == 0 ? a < b : names < 0;
-  });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const std::size_t first = order[i - 1];
-    const std::size_t second = order[i];
-    if (name(first) != name(second)) continue;
-    const std::string places = "numbers " + std::to_string(first) + " and " + std::to_string(second);
-    if (&members[first].parameter() == &members[second].parameter())
-      throw usage_error("parameter " + printable(name(first)) + " is listed twice, as " + places +
-                            ": a tied parameter is listed once and made with {.uses = 2}",
-                        at);
-    throw usage_error("two parameters are called " + printable(name(first)) + ", " + places +
-                          ": the name decides the first values and must be unique",
-                      at);
-  }
-}
-
-/// The layout of `members`, for plans and for the buckets themselves.
-template <class T>
-[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
-                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
-                                      ownership_unit unit = {}, where at = where::current()) {
-  check_members(members, at);
-  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/reduced.hpp
-//
-// What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
-// replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
-
 // ---- belay/parallel/bucket/gradient_states.hpp
 //
 // The states that a bucket's gradients go through in a step, and the events that change them. All that asks whether
@@ -17456,6 +17676,11 @@ class gradient_states {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/reduced.hpp
+//
+// What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
+// replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
 
 // ---- belay/parallel/divisor.hpp
 //
@@ -18095,495 +18320,6 @@ void set_host_view(const host_access* access, const Buckets& all, const Paramete
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/update_observer.hpp
-//
-// All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
-// graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
-
-namespace belay::inline BELAY_ABI {
-
-/// Each does some of this, and leaves the rest as it is.
-class update_observer {
- public:
-  /// Parameters, or the state of their optimizer, are about to change. Throws where they may not.
-  virtual void before_update(where /*at*/) {}
-
-  /// Gradients and the state of optimizers are on the device from the first hold to the end of the last. Throws
-  /// tier_file_error where they cannot be moved; where that is their return, there is no hold.
-  virtual void begin_hold(where /*at*/) {}
-  virtual void end_hold(where /*at*/) {}
-  /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
-  [[nodiscard]] virtual bool away() const noexcept { return false; }
-
-  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
-  /// squares, in order.
-  virtual void divide(double /*scale*/, where /*at*/) {}
-  [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
-  /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
-  virtual void queue_update(const void* /*optimizer*/, function_ref<void()> queue, where /*at*/) { queue(); }
-
- protected:
-  ~update_observer() = default;
-};
-
-/// When an observer is called. What moves state comes first: it refuses, or brings back what the others use.
-enum class observer_turn : std::uint8_t { moves_state, queues_work, reads_state };
-
-class update_observation;
-
-/// The observers of the updates of some buckets' parameters, and what optimizers were applied with. It stays where it
-/// is.
-class update_observers {
- public:
-  update_observers() = default;
-  update_observers(const update_observers&) = delete;
-  update_observers& operator=(const update_observers&) = delete;
-
-  /// `observer` is called in its turn while the result lives; those of one turn as they were added. Throws usage_error
-  /// where another one moves the state.
-  [[nodiscard]] update_observation add(update_observer& observer, observer_turn turn, where at = where::current());
-
-  void before_update(where at) const {
-    for (const observer_in_turn& each : all_) each.observer->before_update(at);
-  }
-  /// The last that was added of a turn; null where there is none.
-  [[nodiscard]] update_observer* last(observer_turn turn) const noexcept {
-    update_observer* out = nullptr;
-    for (const observer_in_turn& each : all_)
-      if (each.turn == turn) out = each.observer;
-    return out;
-  }
-  [[nodiscard]] bool has(const update_observer& observer) const noexcept {
-    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
-  }
-
-  /// A hash of what an optimizer was last applied with, and that of all.
-  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
-  [[nodiscard]] std::uint64_t updated_with() const noexcept { return updated_with_; }
-
- private:
-  friend update_observation;
-  struct observer_in_turn {
-    update_observer* observer;
-    observer_turn turn;
-  };
-
-  void remove(const update_observer& observer) noexcept {
-    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
-    if (found != all_.end()) all_.erase(found);
-  }
-
-  std::vector<observer_in_turn> all_;  // by turn
-  std::uint64_t updated_with_ = 0;
-};
-
-/// An observer's place among others, which it owns: the end of this is the end of that.
-class [[nodiscard]] update_observation {
- public:
-  /// Of nothing.
-  update_observation() = default;
-  update_observation(update_observation&& other) noexcept
-      : all_(std::exchange(other.all_, nullptr)), observer_(other.observer_) {}
-  update_observation& operator=(update_observation&& other) noexcept {
-    std::swap(all_, other.all_);
-    std::swap(observer_, other.observer_);
-    return *this;
-  }
-  ~update_observation() {
-    if (all_ != nullptr) all_->remove(*observer_);
-  }
-
-  /// Null where it observes nothing. They outlive it.
-  [[nodiscard]] const update_observers* all() const noexcept { return all_; }
-
- private:
-  friend update_observers;
-  update_observation(update_observers& all, update_observer& observer) noexcept : all_(&all), observer_(&observer) {}
-
-  update_observers* all_ = nullptr;
-  update_observer* observer_ = nullptr;
-};
-
-inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
-  if (turn == observer_turn::moves_state && last(turn) != nullptr)
-    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
-  all_.insert(after, {&observer, turn});
-  return {*this, observer};
-}
-
-/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
-/// before, the end of the hold does nothing.
-class [[nodiscard]] residency_hold {
- public:
-  /// Holds nothing.
-  residency_hold() = default;
-  /// By the one of `observers`, which outlive this, that moves state; there may be none, then and later.
-  residency_hold(const update_observers& observers, where at) : among_(&observers) {
-    hold(observers.last(observer_turn::moves_state), at);
-  }
-  /// `mover` outlives this.
-  residency_hold(update_observer& mover, where at) { hold(&mover, at); }
-  residency_hold(residency_hold&& other) noexcept
-      : among_(other.among_), mover_(std::exchange(other.mover_, nullptr)) {}
-  residency_hold& operator=(residency_hold&& other) noexcept {
-    std::swap(among_, other.among_);
-    std::swap(mover_, other.mover_);
-    return *this;
-  }
-  /// As `end`; what cannot leave stays on the device.
-  ~residency_hold() {
-    try {
-      end();
-    } catch (...) {
-    }
-  }
-
-  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
-  void end(where at = where::current()) {
-    update_observer* const mover = std::exchange(mover_, nullptr);
-    if (mover != nullptr && (among_ == nullptr || among_->has(*mover))) mover->end_hold(at);
-  }
-
- private:
-  void hold(update_observer* mover, where at) {
-    if (mover == nullptr) return;
-    mover->begin_hold(at);
-    mover_ = mover;
-  }
-
-  const update_observers* among_ = nullptr;
-  update_observer* mover_ = nullptr;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-template <class T, class Group>
-class bound_buckets {
- public:
-  using value_type = T;
-  using gradient_type = compute_type_t<T>;
-
-  bound_buckets(bound_buckets&&) = delete;  // parameters point into its memory
-
-  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
-  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
-  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
-  /// elements.
-  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
-  [[nodiscard]] bool divides_values() const noexcept {
-    for (const auto& b : layout_.buckets())
-      if (layout_.replica_group_of(b).divides_values()) return true;
-    return false;
-  }
-  /// The files of shards in tier file; null where none are.
-  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
-  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
-  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
-  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
-
-  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
-    return members_[number].parameter();
-  }
-  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
-  /// A group of this rank: its memory is that of values and gradients on the device.
-  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
-  /// Whether nothing is moved, and memory is not touched.
-  [[nodiscard]] bool rehearsed() const noexcept {
-    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
-  }
-  /// The number of a parameter's bucket.
-  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
-  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
-  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
-  /// Of a bucket of divided values: what gathers need to know.
-  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
-    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
-    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
-                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
-                          parameter_at);
-  }
-
-  /// Those that take part in the updates of these parameters.
-  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
-  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
-
-  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
-  /// it for the same buckets in ascending order, then `finish_gathers`.
-  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
-    const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0 || layout_.replica_group_of(b).divides_values()) return;
-    const std::span<T> values = memory_.values_of(layout_, bucket);
-    const auto& group = replica_groups_[b.replica_group].group;
-    static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
-  }
-  void finish_gathers() {
-    wait_all(gathers_);
-    publish(where::current());
-  }
-  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
-  void finish_gathers_in(auto& stream) {
-    all_then(gathers_, stream);
-    publish(after(stream.record()));
-  }
-
-  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
-  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
-  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
-
- protected:
-  using kept_state = bucket_reductions<T>;
-
-  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
-                std::size_t bucket_bytes, ownership_unit unit, where at)
-      : members_(std::move(members)),
-        replica_groups_(std::move(replica_groups)),
-        kept_(std::make_shared<kept_state>(unique_members(at), replica_groups_, sizeof(gradient_type), bucket_bytes,
-                                           unit, at)),
-        layout_(kept_->layout),
-        bucket_of_(members_.size()),
-        gathers_(layout_.buckets().size()) {
-    for (std::size_t b = 0; b < gathers_.size(); ++b)
-      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
-    std::vector<std::size_t> own;
-    for (const auto& replica_group : replica_groups_)
-      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
-    memory_.places = bucket_places(layout_, own);
-  }
-  ~bound_buckets() = default;
-
-  template <class Contributors>
-  void bind_to(const bucket_memory<T>& memory, Contributors& contributors, where at) {
-    bucket_memory<T> bound = memory;
-    bound.places = memory_.places;
-    bound.expect(layout_, wire_elements(), at);
-    memory_ = std::move(bound);
-    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
-    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors);
-  }
-
-  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
-    return {members_[p].parameter().gradient(), layout_.size(p)};
-  }
-  void scale_owned(gradient_type scale, where at) const {
-    update_observer* const queues = updates_.last(observer_turn::queues_work);
-    if (queues != nullptr) queues->divide(scale, at);
-    for (const owned_range<T>& range : owned_)
-      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
-  }
-  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
-    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
-  }
-  [[nodiscard]] std::vector<std::size_t> uses() const {
-    std::vector<std::size_t> out;
-    for (const auto& member : members_) out.push_back(member.parameter().uses());
-    return out;
-  }
-
-  std::vector<bucket_member<T>> members_;
-  std::vector<bucket_replica_group<Group>> replica_groups_;
-  std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
-  const bucket_layout& layout_;
-  std::vector<std::size_t> bucket_of_;
-  std::vector<owned_range<T>> owned_;
-  bucket_memory<T> memory_;
-
- private:
-  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
-  // Of the communication stream, as are the copies that come after it: nobody else waits.
-  void publish(const start_order& how) {
-    if constexpr (can_start_barrier<Group>)
-      if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
-  }
-
-  update_observers updates_;
-  std::vector<pending> gathers_;
-  std::optional<Group> reaching_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/contributions.hpp
-//
-// How buckets learn that a backward has added to a parameter, what of a step is still missing, and the words for what
-// is wrong with its contributions.
-
-namespace belay::inline BELAY_ABI {
-
-/// Tells the buckets of what frames have added to one of their parameters.
-template <class Buckets>
-class bucket_contributor final : public contribution_target {
- public:
-  /// `owner` outlives this and stays where it is.
-  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
-
-  void begin_adding() override {
-    if (needs_memory())
-      throw usage_error(
-          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
-          "trainer's own functions add to those of belay::zero<1>",
-          where{});
-    if (unwritten()) owner_->zero(parameter_);
-  }
-  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
-  [[nodiscard]] std::string_view parameter_name() const noexcept override {
-    return owner_->parameter(parameter_).name();
-  }
-  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
-  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
-  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
-    begin_adding();  // a call that adds nothing
-    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
-  }
-
- private:
-  Buckets* owner_;
-  std::size_t parameter_;
-};
-
-/// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
-/// once. A count alone would let a double contribution hide a missing one.
-class contribution_map {
- public:
-  /// `uses[p]`: how often a micro-batch contributes to parameter p.
-  contribution_map(std::span<const std::size_t> uses, std::size_t max_micro_batches, where at = where::current())
-      : words_(checked_size(max_micro_batches).rounded_up(64).saturated() / 64),
-        max_micro_batches_(max_micro_batches),
-        first_row_(uses.size() + 1),
-        counts_(uses.size()) {
-    checked_size rows;
-    for (std::size_t p = 0; p < uses.size(); ++p) first_row_[p + 1] = (rows += uses[p]).saturated();
-    const auto words = [&] {
-      return std::to_string(max_micro_batches) + " micro-batches of " + std::to_string(rows.saturated()) +
-             " uses of parameters are";
-    };
-    static_cast<void>((checked_size(max_micro_batches).rounded_up(64) * rows).value(words, at));
-    bits_.resize(first_row_.back() * words_);
-  }
-
-  /// Forgets the last step; allocates nothing.
-  void begin(std::size_t micro_batches, where at) {
-    if (micro_batches > max_micro_batches_)
-      throw usage_error("a step of " + std::to_string(micro_batches) + " micro-batches; the buckets were made for " +
-                            std::to_string(max_micro_batches_),
-                        at);
-    micro_batches_ = micro_batches;
-    for (std::uint64_t& word : bits_) word = 0;
-    for (std::size_t& count : counts_) count = 0;
-    missing_ = first_row_.back() * micro_batches;
-    wrong_ = 0;
-  }
-
-  /// False if every use was marked before. Both indices are in range.
-  [[nodiscard]] bool mark(std::size_t parameter, std::size_t micro_batch) noexcept {
-    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row) {
-      std::uint64_t& word = bits_[row * words_ + micro_batch / 64];
-      const std::uint64_t bit = std::uint64_t{1} << (micro_batch % 64);
-      if ((word & bit) != 0) continue;
-      word |= bit;
-      ++counts_[parameter];
-      --missing_;
-      return true;
-    }
-    return false;
-  }
-  /// Contributions of a micro-batch to a parameter so far, `uses(parameter)` at most.
-  [[nodiscard]] std::size_t count(std::size_t parameter, std::size_t micro_batch) const noexcept {
-    std::size_t found = 0;
-    for (std::size_t row = first_row_[parameter]; row < first_row_[parameter + 1]; ++row)
-      found += bits_[row * words_ + micro_batch / 64] >> (micro_batch % 64) & 1;
-    return found;
-  }
-
-  /// Remembers a contribution that was made too often or out of range.
-  void count_wrong(std::size_t parameter, std::size_t micro_batch) noexcept {
-    if (wrong_++ == 0) first_wrong_ = parameter, first_wrong_micro_batch_ = micro_batch;
-  }
-
-  [[nodiscard]] std::size_t uses(std::size_t parameter) const noexcept {
-    return first_row_[parameter + 1] - first_row_[parameter];
-  }
-  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
-  [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
-  /// Whether anything was contributed since `begin`.
-  [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
-  /// Whether anything was contributed to one parameter since `begin`.
-  [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
-  [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
-  /// Of the first of them, where there is one.
-  [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
-  [[nodiscard]] std::size_t first_wrong_micro_batch() const noexcept { return first_wrong_micro_batch_; }
-  /// Whether a parameter has every contribution of the step.
-  [[nodiscard]] bool complete(std::size_t parameter) const noexcept {
-    return counts_[parameter] == uses(parameter) * micro_batches_;
-  }
-  [[nodiscard]] bool complete() const noexcept { return missing_ == 0 && wrong_ == 0; }
-
- private:
-  std::size_t words_;
-  std::size_t max_micro_batches_;
-  std::size_t micro_batches_ = 0;
-  std::size_t missing_ = 0;
-  std::size_t wrong_ = 0;
-  std::size_t first_wrong_ = 0;
-  std::size_t first_wrong_micro_batch_ = 0;
-  std::vector<std::size_t> first_row_;  // of each parameter: a row of bits for every use
-  std::vector<std::uint64_t> bits_;
-  std::vector<std::size_t> counts_;
-};
-
-/// A contribution that was made too often, or to a parameter or micro-batch that does not exist.
-template <class T>
-[[nodiscard]] std::string wrong_contribution(const contribution_map& made, std::span<const bucket_member<T>> members,
-                                             std::size_t parameter, std::size_t micro_batch) {
-  if (parameter >= members.size())
-    return "contribution to parameter number " + std::to_string(parameter) + " of " + std::to_string(members.size());
-  const std::string name = printable(members[parameter].parameter().name());
-  if (micro_batch >= made.micro_batches())
-    return "contribution of micro-batch " + std::to_string(micro_batch) + " to parameter " + name + ": the step has " +
-           std::to_string(made.micro_batches());
-  const std::size_t uses = made.uses(parameter);
-  return "micro-batch " + std::to_string(micro_batch) + " contributed to parameter " + name +
-         (uses == 1 ? " twice; one that two layers share is made with {.uses = 2}"
-                    : " more often than its " + std::to_string(uses) + " uses");
-}
-
-/// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
-template <class T>
-[[nodiscard]] std::string missing_contributions(const contribution_map& made,
-                                                std::span<const bucket_member<T>> members) {
-  std::string text = "the step's gradients are not complete:";
-  if (made.wrong() != 0)
-    text += " " + std::to_string(made.wrong()) + " contributions too many or out of range (the first: " +
-            wrong_contribution<T>(made, members, made.first_wrong(), made.first_wrong_micro_batch()) + ");";
-  std::size_t told = 0;
-  for (std::size_t p = 0; p < members.size() && told < 8; ++p) {
-    if (made.complete(p)) continue;
-    const std::size_t uses = made.uses(p);
-    text += (told++ == 0 ? " parameter " : "; parameter ") + printable(members[p].parameter().name()) +
-            " misses micro-batch";
-    for (std::size_t m = 0; m < made.micro_batches(); ++m) {
-      const std::size_t count = made.count(p, m);
-      if (count == uses) continue;
-      text += " " + std::to_string(m);
-      if (uses > 1) text += " (" + std::to_string(count) + " of " + std::to_string(uses) + " uses)";
-    }
-  }
-  return text;
-}
-
-/// The message about a gradient that changed after its last contribution, which `last` names.
-[[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
-  return "the gradient of parameter " + name + " changed after its last contribution (" + last +
-         "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
-         "made with as many uses";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/bucket/replicas.hpp
 //
 // Compares what the ranks that replicate parameters must agree on: layout and first values once and in all builds, by a
@@ -19000,7 +18736,7 @@ class shard_copies {
       if (!replica_group.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
       const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
-      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
+      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(shard_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
@@ -19009,7 +18745,7 @@ class shard_copies {
   void recall() noexcept { next_ = reduced_.size(); }
 
  private:
-  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
+  [[nodiscard]] std::span<gradient_type> shard_of(std::size_t bucket) const noexcept {
     if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];
@@ -19216,23 +18952,231 @@ class gradient_shards {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/bucket/update_observer.hpp
+//
+// All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
+// graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
+
+namespace belay::inline BELAY_ABI {
+
+/// Each does some of this, and leaves the rest as it is.
+class update_observer {
+ public:
+  /// Parameters, or the state of their optimizer, are about to change. Throws where they may not.
+  virtual void before_update(where /*at*/) {}
+
+  /// Gradients and the state of optimizers are on the device from the first hold to the end of the last. Throws
+  /// tier_file_error where they cannot be moved; where that is their return, there is no hold.
+  virtual void begin_hold(where /*at*/) {}
+  virtual void end_hold(where /*at*/) {}
+  /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
+  [[nodiscard]] virtual bool away() const noexcept { return false; }
+
+  /// Multiplies the gradients that this rank owns by `scale`, but for those in a file; then their chunks' sums of
+  /// squares, in order.
+  virtual void divide(double /*scale*/, where /*at*/) {}
+  [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
+  /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
+  virtual void queue_update(const void* /*optimizer*/, function_ref<void()> queue, where /*at*/) { queue(); }
+
+ protected:
+  ~update_observer() = default;
+};
+
+/// When an observer is called. What moves state comes first: it refuses, or brings back what the others use.
+enum class observer_turn : std::uint8_t { moves_state, queues_work, reads_state };
+
+class update_observation;
+
+/// The observers of the updates of some buckets' parameters, and what optimizers were applied with. It stays where it
+/// is.
+class update_observers {
+ public:
+  update_observers() = default;
+  update_observers(const update_observers&) = delete;
+  update_observers& operator=(const update_observers&) = delete;
+
+  /// `observer` is called in its turn while the result lives; those of one turn as they were added. Throws usage_error
+  /// where another one moves the state.
+  [[nodiscard]] update_observation add(update_observer& observer, observer_turn turn, where at = where::current());
+
+  void before_update(where at) const {
+    for (const observer_in_turn& each : all_) each.observer->before_update(at);
+  }
+  /// The last that was added of a turn; null where there is none.
+  [[nodiscard]] update_observer* last(observer_turn turn) const noexcept {
+    update_observer* out = nullptr;
+    for (const observer_in_turn& each : all_)
+      if (each.turn == turn) out = each.observer;
+    return out;
+  }
+  [[nodiscard]] bool has(const update_observer& observer) const noexcept {
+    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
+  }
+
+  /// A hash of what an optimizer was last applied with, and that of all.
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+  [[nodiscard]] std::uint64_t updated_with() const noexcept { return updated_with_; }
+
+ private:
+  friend update_observation;
+  struct observer_in_turn {
+    update_observer* observer;
+    observer_turn turn;
+  };
+
+  void remove(const update_observer& observer) noexcept {
+    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
+    if (found != all_.end()) all_.erase(found);
+  }
+
+  std::vector<observer_in_turn> all_;  // by turn
+  std::uint64_t updated_with_ = 0;
+};
+
+/// An observer's place among others, which it owns: the end of this is the end of that.
+class [[nodiscard]] update_observation {
+ public:
+  /// Of nothing.
+  update_observation() = default;
+  update_observation(update_observation&& other) noexcept
+      : all_(std::exchange(other.all_, nullptr)), observer_(other.observer_) {}
+  update_observation& operator=(update_observation&& other) noexcept {
+    std::swap(all_, other.all_);
+    std::swap(observer_, other.observer_);
+    return *this;
+  }
+  ~update_observation() {
+    if (all_ != nullptr) all_->remove(*observer_);
+  }
+
+  /// Null where it observes nothing. They outlive it.
+  [[nodiscard]] const update_observers* all() const noexcept { return all_; }
+
+ private:
+  friend update_observers;
+  update_observation(update_observers& all, update_observer& observer) noexcept : all_(&all), observer_(&observer) {}
+
+  update_observers* all_ = nullptr;
+  update_observer* observer_ = nullptr;
+};
+
+inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
+  if (turn == observer_turn::moves_state && last(turn) != nullptr)
+    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
+  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
+  all_.insert(after, {&observer, turn});
+  return {*this, observer};
+}
+
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
+class [[nodiscard]] residency_hold {
+ public:
+  /// Holds nothing.
+  residency_hold() = default;
+  /// By the one of `observers`, which outlive this, that moves state; there may be none, then and later.
+  residency_hold(const update_observers& observers, where at) : among_(&observers) {
+    hold(observers.last(observer_turn::moves_state), at);
+  }
+  /// `mover` outlives this.
+  residency_hold(update_observer& mover, where at) { hold(&mover, at); }
+  residency_hold(residency_hold&& other) noexcept
+      : among_(other.among_), mover_(std::exchange(other.mover_, nullptr)) {}
+  residency_hold& operator=(residency_hold&& other) noexcept {
+    std::swap(among_, other.among_);
+    std::swap(mover_, other.mover_);
+    return *this;
+  }
+  /// As `end`; what cannot leave stays on the device.
+  ~residency_hold() {
+    try {
+      end();
+    } catch (...) {
+    }
+  }
+
+  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
+  void end(where at = where::current()) {
+    update_observer* const mover = std::exchange(mover_, nullptr);
+    if (mover != nullptr && (among_ == nullptr || among_->has(*mover))) mover->end_hold(at);
+  }
+
+ private:
+  void hold(update_observer* mover, where at) {
+    if (mover == nullptr) return;
+    mover->begin_hold(at);
+    mover_ = mover;
+  }
+
+  const update_observers* among_ = nullptr;
+  update_observer* mover_ = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/value_gathers.hpp
+//
+// How updated values reach the ranks that replicate them, bucket by bucket, and when ranks that read each other's
+// shards may read the updated ones.
+
+namespace belay::inline BELAY_ABI {
+
+/// The gathers of updated values of one rank's buckets.
+template <class Group>
+class value_gathers {
+ public:
+  /// Of so many buckets.
+  explicit value_gathers(std::size_t buckets) : under_way_(buckets) {}
+
+  /// Starts the all_gather of the values of bucket `number` over `group`. Nothing where a rank has them alone, or each
+  /// rank keeps its shard.
+  template <class T>
+  void start(const bucket_layout& layout, const bucket_memory<T>& memory, std::size_t number, const Group& group,
+             const start_order& how) {
+    const auto& b = layout.buckets()[number];
+    if (b.counts.size() < 2 || b.count == 0 || layout.replica_group_of(b).divides_values()) return;
+    const std::span<T> values = memory.values_of(layout, number);
+    static_cast<void>(under_way_[number] = group.start_all_gather_v(values, b.counts, how));
+  }
+  /// The host waits for all that was started.
+  void finish() {
+    wait_all(under_way_);
+    publish(where::current());
+  }
+  /// Later work of `stream` comes after all that was started. The host does not wait.
+  void finish_in(auto& stream) {
+    all_then(under_way_, stream);
+    publish(after(stream.record()));
+  }
+
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_in` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
+
+ private:
+  // Of the communication stream, as are the copies that come after it: nobody else waits.
+  void publish(const start_order& how) {
+    if constexpr (can_start_barrier<Group>)
+      if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
+  }
+
+  std::vector<pending> under_way_;
+  std::optional<Group> reaching_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// All gradient buckets of one rank. Buckets of all replica groups are launched in one fixed order, the same on all
 /// ranks. One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
-class gradient_buckets : public bound_buckets<T, Group> {
+class gradient_buckets {
   static_assert(serves_buckets<Group, T>());
-  using base = bound_buckets<T, Group>;
-  using base::bucket_of_;
-  using base::kept_;
-  using base::layout_;
-  using base::members_;
-  using base::memory_;
-  using base::owned_;
-  using base::replica_groups_;
 
  public:
+  using value_type = T;
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -19240,16 +19184,83 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : base(std::move(members), std::move(replica_groups), bucket_bytes, unit, at),
+      : members_(std::move(members)),
+        replica_groups_(std::move(replica_groups)),
+        kept_(std::make_shared<bucket_reductions<T>>(unique_members(at), replica_groups_, sizeof(gradient_type),
+                                                     bucket_bytes, unit, at)),
+        layout_(kept_->layout),
+        bucket_of_(members_.size()),
+        memory_(placed_memory()),
+        gathers_(layout_.buckets().size()),
         shards_(*kept_, members_, replica_groups_, memory_),
-        contributions_(this->uses(), max_micro_batches, at),
+        contributions_(uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         copies_(layout_, replica_groups_, memory_, at),
         states_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
+    for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
+      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
+  gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
+
+  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
+  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
+  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
+  /// elements.
+  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
+  [[nodiscard]] bool divides_values() const noexcept {
+    for (const auto& b : layout_.buckets())
+      if (layout_.replica_group_of(b).divides_values()) return true;
+    return false;
+  }
+  /// The files of shards in tier file; null where none are.
+  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
+  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
+  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
+
+  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
+    return members_[number].parameter();
+  }
+  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// A group of this rank: its memory is that of values and gradients on the device.
+  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
+  /// Whether nothing is moved, and memory is not touched.
+  [[nodiscard]] bool rehearsed() const noexcept {
+    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
+  }
+  /// The number of a parameter's bucket.
+  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
+  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
+  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
+  /// Of a bucket of divided values: what gathers need to know.
+  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
+    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
+    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
+                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
+                          parameter_at);
+  }
+
+  /// Those that take part in the updates of these parameters.
+  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
+  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
+
+  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
+  /// it for the same buckets in ascending order, then `finish_gathers`.
+  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
+    const Group& group = replica_groups_[layout_.buckets()[bucket].replica_group].group;
+    gathers_.start(layout_, memory_, bucket, group, how.keeping(kept_));
+  }
+  void finish_gathers() { gathers_.finish(); }
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
+  void finish_gathers_in(auto& stream) { gathers_.finish_in(stream); }
+
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { gathers_.reach_shards_of(std::move(all)); }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -19263,7 +19274,12 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
   /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
-    this->bind_to(memory, contributors_, at);
+    bucket_memory<T> bound = memory;
+    bound.places = memory_.places;
+    bound.expect(layout_, wire_elements(), at);
+    memory_ = std::move(bound);
+    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
+    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors_);
     replicas_compared_ = false;
   }
   [[nodiscard]] bool divides_gradients() const noexcept { return shards_.any(); }
@@ -19274,7 +19290,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Compares parameters, layout and values within each replica group, once after `bind`; throws usage_error on all
   /// ranks of a replica group that differ. Collective over all replica groups.
   void compare_replicas(where at = where::current()) {
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, replica_groups_, at);
     }
   }
@@ -19284,8 +19300,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     prepare(at);
     if (shards_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
-    if (!this->rehearsed()) {
-      this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
+    if (!rehearsed()) {
+      zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
   }
@@ -19299,15 +19315,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Zeroes the gradient of a parameter that nothing has written.
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      this->zero_in_memory(this->gradient_of(parameter), where::current());
+      zero_in_memory(gradient_of(parameter), where::current());
     }
   }
   /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
   [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
     if (seals()) {
-      const std::span<const gradient_type> gradient = this->gradient_of(parameter);
+      const std::span<const gradient_type> gradient = gradient_of(parameter);
       if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
     }
     return 0;
@@ -19325,7 +19341,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (contributions_.any())
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
-      contributions_ = contribution_map(this->uses(), micro_batches, at);
+      contributions_ = contribution_map(uses(), micro_batches, at);
     states_.withdraw();
     expect(micro_batches, at);
   }
@@ -19449,12 +19465,39 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
+  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
+    return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  void scale_owned(gradient_type scale, where at) const {
+    update_observer* const queues = updates_.last(observer_turn::queues_work);
+    if (queues != nullptr) queues->divide(scale, at);
+    for (const owned_range<T>& range : owned_)
+      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
+  }
+  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
+    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
+  }
+  [[nodiscard]] std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> out;
+    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    return out;
+  }
+  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
+  [[nodiscard]] bucket_memory<T> placed_memory() const {
+    std::vector<std::size_t> own;
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
+    bucket_memory<T> out;
+    out.places = bucket_places(layout_, own);
+    return out;
+  }
+
   // Whether checksums of gradients are kept, and whether ranks are compared.
   [[nodiscard]] bool seals() const noexcept {
-    return checked(check_level::local) && !works_on_device<Group> && !this->rehearsed();
+    return checked(check_level::local) && !works_on_device<Group> && !rehearsed();
   }
   [[nodiscard]] bool compares_ranks() const noexcept {
-    return checked(check_level::across_ranks) && !this->rehearsed();
+    return checked(check_level::across_ranks) && !rehearsed();
   }
 
   void prepare(where at) {
@@ -19511,14 +19554,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, this->gradient_of(parameter));
+    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
   }
 
   void wait_for_buckets() {
     wait_all(pending_);
     shards_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if (!this->rehearsed()) shards_.zero_untouched();
+    if (!rehearsed()) shards_.zero_untouched();
   }
 
   // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
@@ -19529,8 +19572,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shards_.divides(bucket_of_[p])) continue;
-        checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
-        if (checksums_.changed(p, this->gradient_of(p)))
+        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
+        if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
@@ -19555,9 +19598,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      this->scale_owned(scale, at);
+      scale_owned(scale, at);
     }
     reduced.targets_ = divisor.count();
     return reduced;
@@ -19576,6 +19619,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
+  std::vector<bucket_member<T>> members_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
+  std::shared_ptr<bucket_reductions<T>> kept_;  // by a reduction under way, also where nobody waits for it any more
+  const bucket_layout& layout_;
+  std::vector<std::size_t> bucket_of_;
+  std::vector<owned_range<T>> owned_;
+  bucket_memory<T> memory_;
+  update_observers updates_;
+  value_gathers<Group> gathers_;
   gradient_shards<T, Group> shards_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
@@ -22145,6 +22197,8 @@ class exchange_core : public participant {
                 std::size_t element_bytes, where at);
   ~exchange_core() override = default;
 
+  /// `ranks`. Throws usage_error where they reach no memory of each other, or hold equal counts alone.
+  static const belay::group& expect_reach(const belay::group& ranks, where at);
   /// Of a run that computes on `processor`, in whose steps alone it takes part.
   void belong_to_run(computes_on processor) noexcept;
   /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.
@@ -22328,19 +22382,9 @@ BELAY_DECL void row_moves::send_rows(const group_calls& calls, const moved_rows&
   calls.exchange(transfers_, at);
 }
 
-BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
-                                        const expert_settings& settings, std::size_t element_bytes, where at)
-    : heap_(&heap),
-      group_(ranks),
-      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
-                      at)),
-      element_bytes_(element_bytes),
-      by_(shape_.ranks == 1       ? row_transport::here
-          : sends_to_peers(ranks) ? row_transport::sent
-          : mirrors_peers(ranks)  ? row_transport::mirrored
-                                  : row_transport::addressed) {
+BELAY_DECL const belay::group& exchange_core::expect_reach(const belay::group& ranks, where at) {
   const group_traits& of = ranks.traits();
-  if (!of.rehearsed && !of.addresses_peers && !of.mirrors_peers && !of.on_device)
+  if (!of.addresses_peers && !of.mirrors_peers && !of.has_local_memory)
     throw usage_error(
         "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
         "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are",
@@ -22350,6 +22394,20 @@ BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_hea
         "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
         "has_varying_counts, as belay::host and belay::mpi have",
         at);
+  return ranks;
+}
+
+BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
+                                        const expert_settings& settings, std::size_t element_bytes, where at)
+    : heap_(&heap),
+      group_(expect_reach(ranks, at)),
+      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
+                      at)),
+      element_bytes_(element_bytes),
+      by_(shape_.ranks == 1       ? row_transport::here
+          : sends_to_peers(ranks) ? row_transport::sent
+          : mirrors_peers(ranks)  ? row_transport::mirrored
+                                  : row_transport::addressed) {
   set_capacity(settings.capacity, at);
   moves_ = std::make_shared<row_moves>(shape_, by_, shape_.hidden * element_bytes);
 }
@@ -23117,7 +23175,7 @@ class expert_exchange final : public exchange_core {
       { run.windows(ranks, at) } -> std::same_as<symmetric_heap<belay::group>&>;
     }
   expert_exchange(Run& run, const belay::group& ranks, const expert_settings& settings, where at = where::current())
-      : expert_exchange(ranks, run.windows(ranks, at), settings, at) {
+      : expert_exchange(ranks, run.windows(expect_reach(ranks, at), at), settings, at) {
     belong_to_run(run.computes());
   }
 
@@ -25923,6 +25981,8 @@ class typed_engine final : public stage_engine {
 //   belay::pipeline_stage small{net, belay::recompute_all{}, activations};          // and these in a lower tier
 //   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
 
+#include <any>
+
 // ---- belay/parallel/pipeline_stage/handles.hpp
 //
 // The handles of a stage's micro-batches, between forward and backward.
@@ -28087,6 +28147,72 @@ void offloaded_activations<Engine>::lease_in_file(Run& run, where at) {
 
 namespace belay::inline BELAY_ABI {
 
+/// A layer, or a part of one, whose forward is run twice: once for its output alone, and once more for its backward.
+template <class Layer>
+class repeated_forward {
+ public:
+  /// `layer` outlives it.
+  explicit repeated_forward(Layer& layer) noexcept : layer_(&layer) {}
+
+  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+
+  /// The first pass. Its output is kept as `call` keeps things, whatever else it keeps is given back, and `memory` has
+  /// what it remembered.
+  template <class Engine, class Input>
+  [[nodiscard]] auto forward(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    auto out = first_pass(call, input, memory);
+    auto& activations = call.engine().activations();
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
+    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
+    activations.release(memory.kept);
+    return out;
+  }
+
+  /// The forward again, which finds what the first pass remembered in `memory`, and its backward.
+  template <class Engine, class Output, class Input, class Dout, class... Dx>
+  void backward(frame<Engine>& call, const Output& out, const Input& input, invocation_memory memory, const Dout& dout,
+                const Dx&... dx) {
+    const obligation_id opened =
+        call.open(obligation_kind::recompute_frame, out.size_bytes(), out.shape(), call.call().at);
+    memory.kept = {};
+    {
+      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
+      [[maybe_unused]] const auto whole = held(again);
+      auto full = replay(again, input);
+      again.begin_backward_within(call);
+      layer_->backward(again, std::move(full), dout, dx...);
+    }
+    call.engine().activations().release(memory.kept);
+    call.close(opened);
+  }
+
+ private:
+  struct no_hold {};
+  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
+  template <class Frame>
+  [[nodiscard]] auto held(Frame& call) const {
+    if constexpr (requires { layer_->hold(call); })
+      return layer_->hold(call);
+    else
+      return no_hold{};
+  }
+
+  template <class Engine, class Input>
+  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
+    const auto residue = layer_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
+  }
+  template <class Engine, class Input>
+  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
+    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
+    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
+  }
+
+  Layer* layer_;
+};
+
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
@@ -28109,7 +28235,7 @@ template <class Part>
 class recomputed_part {
  public:
   /// `part` outlives it. Nothing is recomputed until `recompute` says so.
-  explicit recomputed_part(Part& part) noexcept : part_(&part) {}
+  explicit recomputed_part(Part& part) noexcept : again_(part) {}
 
   /// Between steps.
   void recompute(recomputes how) noexcept { how_ = how; }
@@ -28121,67 +28247,41 @@ class recomputed_part {
   }
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
-    using residue_type = decltype(part_->forward(call, input));
+    using residue_type = decltype(again_.layer().forward(call, input));
     if (how_ == recomputes::no || call.replaying() || call.forward_only()) return plain(call, input);
     invocation_memory memory;
-    part_residue<Input, residue_type> kept{first_pass(call, input, memory), input, std::nullopt, memory.remembered_at,
-                                           memory.remembered_count};
-    auto& activations = call.engine().activations();
-    lease_chain& until_backward = call.memory().kept;
-    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
-    if (kept.out.size() > 0) static_cast<void>(activations.transfer(kept.out.data(), memory.kept, until_backward));
-    activations.append(memory.remembered, until_backward);
-    activations.release(memory.kept);
-    return kept;
+    auto out = again_.forward(call, input, memory);
+    call.engine().activations().append(memory.remembered, call.memory().kept);
+    return part_residue<Input, residue_type>{out, input, std::nullopt, memory.remembered_at, memory.remembered_count};
   }
 
   /// In its backward.
   template <class Frame, class Input, class Residue, class Dout, class... Dx>
   void backward(Frame& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
-    part_->backward(call, std::move(*kept.whole), dout, dx...);
+    again_.layer().backward(call, std::move(*kept.whole), dout, dx...);
   }
   template <class Engine, class Input, class Residue, class Dout, class... Dx>
   void backward(frame<Engine>& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
-    if (kept.whole) return part_->backward(call, std::move(*kept.whole), dout, dx...);
-    const obligation_id opened =
-        call.open(obligation_kind::recompute_frame, kept.out.size_bytes(), kept.out.shape(), call.call().at);
+    if (kept.whole) return again_.layer().backward(call, std::move(*kept.whole), dout, dx...);
     invocation_memory memory;
     memory.remembered_at = kept.remembered_at;
     memory.remembered_count = kept.remembered_count;
-    {
-      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      auto full = replay(again, kept.input);
-      again.begin_backward_within(call);
-      part_->backward(again, std::move(full), dout, dx...);
-    }
-    call.engine().activations().release(memory.kept);
-    call.close(opened);
+    again_.backward(call, kept.out, kept.input, memory, dout, dx...);
   }
 
  private:
   template <class Frame, class Input>
   [[nodiscard]] auto plain(Frame& call, const Input& input) {
-    auto all = part_->forward(call, input);
+    auto all = again_.layer().forward(call, input);
     const auto out = all.out;
     return part_residue<Input, decltype(all)>{out, input, std::move(all), {}, 0};
   }
-  template <class Engine, class Input>
-  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
-    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    const auto residue = part_->forward(once, input);
-    expect_kept(once, residue, input, residue_use::dropped);
-    return residue.out;
-  }
-  template <class Engine, class Input>
-  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
-    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return again.call().run(layer_call::recompute, [&] { return part_->forward(again, input); });
-  }
 
-  Part* part_;
+  repeated_forward<Part> again_;
   recomputes how_ = recomputes::no;
 };
 
+/// A layer that is recomputed as a whole.
 template <class Layer>
 class recompute {
   static_assert(
@@ -28192,12 +28292,12 @@ class recompute {
   using output_in_backward = unread;
 
   /// `layer` outlives this object.
-  explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
+  explicit recompute(Layer& layer) noexcept : again_(layer) {}
 
   /// Name and number are those of the layer within, which is `layer()`.
-  [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
-  [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
-  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+  [[nodiscard]] const char* name() const noexcept { return layer_name(layer()); }
+  [[nodiscard]] std::size_t index() const noexcept { return layer_index(layer()); }
+  [[nodiscard]] Layer& layer() const noexcept { return again_.layer(); }
 
   /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
@@ -28211,11 +28311,7 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     invocation_memory memory;
-    auto out = first_pass(call, input, memory);
-    auto& activations = call.engine().activations();
-    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
-    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
-    activations.release(memory.kept);
+    auto out = again_.forward(call, input, memory);
     call.memory().remembered = memory.remembered;
     call.memory().remembered_at = memory.remembered_at;
     call.memory().remembered_count = memory.remembered_count;
@@ -28228,46 +28324,11 @@ class recompute {
       layer.backward(call, layer.forward(call, input), dout, dx...);
     }
   void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
-    const obligation_id opened =
-        call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
-    invocation_memory memory = call.memory();
-    memory.kept = {};
-    {
-      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      [[maybe_unused]] const auto whole = held(again);
-      auto full = replay(again, residue.input);
-      again.begin_backward_within(call);
-      layer_->backward(again, std::move(full), dout, dx...);
-    }
-    call.engine().activations().release(memory.kept);
-    call.close(opened);
+    again_.backward(call, residue.out, residue.input, call.memory(), dout, dx...);
   }
 
  private:
-  struct no_hold {};
-  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
-  template <class Frame>
-  [[nodiscard]] auto held(Frame& call) const {
-    if constexpr (requires { layer_->hold(call); })
-      return layer_->hold(call);
-    else
-      return no_hold{};
-  }
-
-  template <class Engine, class Input>
-  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
-    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
-  }
-  template <class Engine, class Input>
-  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
-    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    const auto residue = layer_->forward(once, input);
-    expect_kept(once, residue, input, residue_use::dropped);
-    return residue.out;
-  }
-
-  Layer* layer_;
+  repeated_forward<Layer> again_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -28986,21 +29047,12 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
-class stage_memory {
- public:
-  stage_memory() = default;
-  stage_memory(const stage_memory&) = delete;
-  stage_memory& operator=(const stage_memory&) = delete;
-  virtual ~stage_memory() = default;
-};
-
 /// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
 /// what a step has left there that ended before all was run owes nothing any more, and is overwritten. Where
 /// activations are offloaded, a layer's output is let go of when the next one has run: the last layer's when it has
 /// been sent.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations = void>
-class stage_handles final : public stage_memory {
+class stage_handles {
  public:
   using hidden_view = view<const T, Rank>;
   using scope_type = micro_batch_scope<Engine>;
@@ -29019,6 +29071,8 @@ class stage_handles final : public stage_memory {
     if constexpr (offloads_first)
       if (place.first()) first_away_.emplace(network.first(), *layers.activations);
   }
+  stage_handles(const stage_handles&) = delete;
+  stage_handles& operator=(const stage_handles&) = delete;
 
   [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
 
@@ -29217,14 +29271,13 @@ class pipeline_stage {
   template <class Engine, class T, std::size_t Rank, class Input>
   [[nodiscard]] auto& handles(const schedule::position& place, where at) {
     using handles_type = stage_handles<Network, Engine, T, Rank, Input, Activations>;
-    auto* kept = dynamic_cast<handles_type*>(memory_.get());
-    if (kept == nullptr || kept->place() != place) {
+    auto* kept = std::any_cast<std::shared_ptr<handles_type>>(&handles_);
+    if (kept == nullptr || (*kept)->place() != place) {
       expect_part(place, at);
-      auto made = std::make_unique<handles_type>(*network_, layers_, place);
-      kept = made.get();
-      memory_ = std::move(made);
+      kept = &handles_.emplace<std::shared_ptr<handles_type>>(
+          std::make_shared<handles_type>(*network_, layers_, place));
     }
-    return *kept;
+    return **kept;
   }
 
   /// Throws usage_error where the network is no part for a stage at `place`.
@@ -29265,7 +29318,7 @@ class pipeline_stage {
 
   Network* network_;
   layers_of<Network, Activations> layers_;
-  std::unique_ptr<stage_memory> memory_;
+  std::any handles_;  // of the micro-batches: the first run tells their types
 };
 
 template <class Network>
@@ -36703,9 +36756,16 @@ std::string checkpoint_reader<Files>::tensors_in(std::size_t number, std::uint64
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store_memory.hpp
+// ---- belay/train/store.hpp
 //
-// The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
+// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
+// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
+// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
+//
+//   network net;                                     // has for_each_parameter(visit)
+//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+//   belay::adamw optimizer{store};
+//   belay::step step{run.engine(), store};
 
 // ---- belay/parallel/gathers.hpp
 //
@@ -37403,6 +37463,400 @@ void parameter_gathers<T, Group>::release(layer& one) noexcept {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/clip.hpp
+//
+// The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
+// squares of a unit (a chunk, or 2^k of them in order) is written by exactly one rank into a table of the whole model.
+// The table is summed over the world, where each entry is added to zeros, and folded in the model's order. So neither
+// pipeline stages nor sharded optimizer state change a bit of the norm.
+//
+//   belay::norm_table table;
+//   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
+//   std::vector<double> memory(table.entries());
+//   belay::gradient_norm<float> norm(table, places, memory);
+//   const auto length = norm(reduced, mesh.control());
+//   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
+
+// ---- belay/train/norm_table.hpp
+//
+// Where the sums of squares of every parameter of the model stand in one table, an entry for each unit of 2^k chunks. k
+// is the smallest with which the whole parameters need at most 8 MiB, so it follows from the model alone. Parameters
+// that are held in parts have up to one entry more for each part.
+
+namespace belay::inline BELAY_ABI {
+
+/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
+/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
+struct norm_parts {
+  std::vector<std::size_t> elements;
+  std::size_t mine = 0;
+  norm_share share = norm_share::counted_here;
+};
+
+/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
+template <placement Placement>
+[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
+  constexpr axis_set cut = cut_directions<Placement>();
+  norm_parts out;
+  coordinate each = here;
+  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
+    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
+      if (cut.has(axis::expert)) each.expert = e;
+      if (cut.has(axis::tensor)) each.tensor = t;
+      if (each == here) out.mine = out.elements.size();
+      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
+    }
+  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
+  return out;
+}
+
+/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
+class norm_table {
+ public:
+  /// The entries to which the unit keeps a model whose parameters are held whole: 8 MiB of them.
+  static constexpr std::size_t most_entries = (std::size_t{8} << 20) / sizeof(double);
+
+  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
+  std::size_t add(std::size_t elements, where at = where::current()) {
+    return add(std::span<const std::size_t>(&elements, 1), at);
+  }
+
+  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
+  /// than any memory holds.
+  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
+
+  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
+  /// it.
+  [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
+  /// Takes a larger unit than the parameters need: that of a model of which they are a part.
+  void widen(ownership_unit unit) noexcept;
+  /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
+  template <can_all_reduce<std::uint64_t> Group>
+  void widen(const Group& stages, where at = where::current()) {
+    std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
+    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
+    widen(unit_for(all));
+  }
+
+  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
+  [[nodiscard]] std::size_t entries() const noexcept { return entries_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return entries_ * sizeof(double); }
+
+  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
+    return parameter < parameters_.size() && part < parameters_[parameter].count;
+  }
+  /// The first entry of a part, and its elements.
+  [[nodiscard]] std::size_t first_entry(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].first;
+  }
+  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
+    return parts_[parameters_[parameter].first + part].count;
+  }
+
+  /// Sum of squares of one parameter, its entries added in order.
+  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
+
+ private:
+  struct table_range {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+
+  // The smallest unit with which whole parameters need at most `most_entries`.
+  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
+
+  std::vector<table_range> parameters_;  // their parts
+  std::vector<table_range> parts_;       // their first entry and their elements
+  std::size_t entries_ = 0;
+  ownership_unit unit_;
+  std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/norm_table.ipp
+//
+// The table grows by a parameter or to a larger unit, and is folded.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_elements, where at) {
+  checked_size elements;
+  for (std::size_t part : part_elements) elements += part;
+  const auto words = [&] {
+    return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
+           std::to_string(part_elements.size()) + " parts, is";
+  };
+  static_cast<void>(elements.value(words, at));
+  parameters_.push_back({parts_.size(), part_elements.size()});
+  for (std::size_t part : part_elements) {
+    parts_.push_back({entries_, part});
+    entries_ += unit_.count(part);
+  }
+  for (unsigned k = 0; k < sums_.size(); ++k)
+    sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
+  widen(unit_for(sums_));
+  return parameters_.size() - 1;
+}
+
+BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
+  if (unit.k() <= unit_.k()) return;
+  unit_ = unit;
+  entries_ = 0;
+  for (table_range& part : parts_) {
+    part.first = entries_;
+    entries_ += unit_.count(part.count);
+  }
+}
+
+BELAY_DECL double norm_table::fold(std::size_t parameter, std::span<const double> table) const noexcept {
+  const table_range parts = parameters_[parameter];
+  double squares = 0;
+  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
+    const table_range held = parts_[part];
+    for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
+  }
+  return squares;
+}
+
+BELAY_DECL ownership_unit norm_table::unit_for(std::span<const std::uint64_t> entries) noexcept {
+  unsigned k = 0;
+  while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
+  return ownership_unit(k);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The factor by which the optimizer multiplies gradients; `none` is 1.
+class clip_factor {
+ public:
+  /// No clipping; the number that gradients are multiplied with.
+  [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+
+ private:
+  friend class gradient_norm_value;
+  explicit constexpr clip_factor(double value) noexcept : value_(value) {}
+  double value_;
+};
+
+/// The norm of a step's gradients, equal on all ranks.
+class gradient_norm_value {
+ public:
+  /// A norm that was computed elsewhere.
+  explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
+
+  /// The norm.
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+  /// False where any gradient of any rank is infinite or not a number.
+  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
+  /// min(1, max_norm / (norm + 1e-6)).
+  [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
+    const double factor = max_norm / (value_ + 1e-6);
+    return clip_factor{factor < 1.0 ? factor : 1.0};
+  }
+
+ private:
+  double value_;
+};
+
+/// Where a parameter of the buckets is in the table: its number, and the part that is held here.
+struct norm_place {
+  /// The parameter's number in the table, and which part of it.
+  std::size_t parameter = 0;
+  std::size_t part = 0;
+  norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
+};
+
+/// Computes the norm. Its memory is given, so that a step allocates nothing.
+template <class T>
+class gradient_norm {
+ public:
+  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.entries()` doubles and outlives this.
+  gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
+      : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
+    if (memory.size() != table_.entries())
+      throw usage_error(
+          "the norm needs " + std::to_string(table_.entries()) + " doubles, got " + std::to_string(memory.size()), at);
+    for (const norm_place& place : places_)
+      if (!table_.has(place.parameter, place.part))
+        throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
+                              " in the table of the norm",
+                          at);
+    check_places(at);
+  }
+
+  /// The norm over all ranks of `world`. Collective: every rank gives the gradients of its buckets' last reduction.
+  /// Checks across ranks compare the divisors.
+  template <class Group>
+  [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
+                                               where at = where::current()) {
+    return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
+  }
+
+  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
+  template <class Group>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
+    fill(gradients, world, nullptr, at);
+    return fold_after(0);
+  }
+  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
+  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
+  /// one table.
+  template <class Plane, class Stages>
+  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
+    fill(gradients, plane, nullptr, at);
+    return fold_along(stages, at);
+  }
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
+  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
+  template <class Group>
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
+                                    where at) {
+    const Group& replicas = mesh.replicas(at);
+    fill(gradients, replicas, told_by, at);
+    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
+    return fold_along(mesh.pipeline(at), at);
+  }
+
+  /// The norm of one parameter of the table over all its parts, at the last call.
+  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
+    return kernel::square_root(table_.fold(number, memory_));
+  }
+  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
+
+ private:
+  template <class Stages>
+  [[nodiscard]] double fold_along(Stages&& stages, where at) const {
+    double so_far[1] = {0};
+    for (int stage = 0; stage < stages.size(); ++stage) {
+      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
+    }
+    return so_far[0];
+  }
+
+  // The table of all ranks of `world`.
+  template <class Group>
+  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
+    static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
+                  "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
+                  "mesh.control()");
+    if (!gradients.latest())
+      throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
+    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
+      const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
+      if (!found.empty()) throw usage_error(found, at);
+    }
+    for (double& entry : memory_) entry = 0;
+    std::span<const double> told;
+    if (told_by != nullptr) told = told_by->squares(at);
+    for (const owned_range<T>& range : gradients.owned()) {
+      check_place(range, at);
+      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
+      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
+      told = told.subspan(own.size());
+      if (range.share == norm_share::counted_elsewhere) continue;
+      const norm_place place = places_[range.parameter];
+      if (place.share == norm_share::counted_elsewhere) continue;
+      const std::size_t unit = table_.unit().elements();
+      double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
+      if (is_told) continue;
+      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
+        if (world.traits().on_device)
+          throw usage_error(
+              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
+        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
+      else
+        add_on_host(range, entries, at);
+    }
+    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  void add_on_host(const owned_range<T>& range, double* entries, where at) {
+    const std::size_t unit = table_.unit().elements();
+    if (range.gradient_file != nullptr) {
+      chunk_.resize(parameter_chunk);
+      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
+    }
+    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
+      double squares = 0;
+      const compute_type_t<T>* gradient = range.gradient + first;
+      if (range.gradient_file != nullptr) {
+        range.gradient_file->get(gradient, chunk_.data(),
+                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
+        gradient = chunk_.data();
+      }
+      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
+      entries[first / unit] += squares;
+    }
+  }
+  // A kernel for as many chunks as have room for what they tell.
+  template <class Group>
+  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
+    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
+    auto* const told = reinterpret_cast<double*>(group.scratch().data());
+    squares_.resize(room);
+    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
+      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
+      const std::size_t chunks = chunks_of(count);
+      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
+      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
+      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
+    }
+  }
+  // The sum of squares of the table's parameters, in order, added to what those before them have.
+  [[nodiscard]] double fold_after(double squares) const noexcept {
+    for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
+    return squares;
+  }
+
+  // A parameter counts once: two places of one part would overwrite each other.
+  void check_places(where at) const {
+    std::vector<std::pair<std::size_t, std::size_t>> taken;
+    for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);
+    std::sort(taken.begin(), taken.end());
+    const auto twice = std::adjacent_find(taken.begin(), taken.end());
+    if (twice != taken.end())
+      throw usage_error("two parameters of the buckets stand at part " + std::to_string(twice->second) +
+                            " of parameter " + std::to_string(twice->first) + " in the table of the norm",
+                        at);
+  }
+
+  void check_place(const owned_range<T>& range, where at) const {
+    if (range.parameter >= places_.size())
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has no place in the table of the norm, which was given " + std::to_string(places_.size()),
+                        at);
+    const norm_place place = places_[range.parameter];
+    const std::size_t elements = table_.elements(place.parameter, place.part);
+    if (range.offset > elements || range.count > elements - range.offset)
+      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
+                            " has more elements than its place in the table of the norm, which has " +
+                            std::to_string(elements),
+                        at);
+    const std::size_t unit = table_.unit().elements();
+    const std::size_t end = range.offset + range.count;
+    if (range.offset % unit != 0 || (end % unit != 0 && end != elements))
+      throw usage_error("the buckets cut their parameter number " + std::to_string(range.parameter) +
+                            " inside an entry of the norm's table, which has " + std::to_string(unit) +
+                            " elements: make the buckets with table.unit()",
+                        at);
+  }
+
+  norm_table table_;
+  std::vector<norm_place> places_;
+  std::span<double> memory_;
+  rank_comparison compared_;
+  std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
+  std::vector<double> squares_;           // of chunks of gradients on a device
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/range_table.hpp
 //
 // The ranges that a rank on a device owns, as a table that kernels read there: one launch a bucket updates all of its
@@ -37826,6 +38280,70 @@ template <class T, class Run, std::invocable<int> ElementsOf>
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/store_gradients.hpp
+//
+// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
+// named when the store begins the next step.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Store>
+class [[nodiscard]] store_gradients {
+ public:
+  using store_type = Store;
+  using value_type = typename Store::value_type;
+  static constexpr bool reduces = true;
+
+  store_gradients(store_gradients&& other) noexcept
+      : store_(std::exchange(other.store_, nullptr)),
+        reduced_(std::move(other.reduced_)),
+        squares_(other.squares_),
+        summary_(other.summary_) {}
+  store_gradients& operator=(store_gradients&&) = delete;
+  ~store_gradients() {
+    if (store_ != nullptr) store_->note_unapplied(summary_.number);
+  }
+
+  /// The ranges that this rank owns, in the order of memory, to look at.
+  [[nodiscard]] owned_gradients<value_type> owned() const {
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
+    return owned_gradients<value_type>(reduced_.owned());
+  }
+  /// Whether they are still to be applied, and those of a store with such buckets.
+  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
+    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
+  }
+  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
+  /// The sum of squares of all gradients of the store, on all ranks.
+  [[nodiscard]] double squares() const noexcept { return squares_; }
+  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
+  template <class Participant>
+  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
+    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
+  }
+
+  /// For optimizers: the gradients, which are no longer owed.
+  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
+    store_ = nullptr;
+    return std::move(reduced_);
+  }
+  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
+  /// For `committed_gradients`: the step that was committed.
+  void note(const step_summary& summary) noexcept { summary_ = summary; }
+
+ private:
+  friend Store;
+  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
+      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
+
+  Store* store_;
+  reduced_gradients<value_type> reduced_;
+  double squares_;
+  step_summary summary_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/store_options.hpp
 //
 // What a parameter store is made with.
@@ -37965,6 +38483,788 @@ template <class Group, class StageOf>
 [[nodiscard]] constexpr zero_stage frozen_stage(zero_stage stage) noexcept {
   return stage == zero_stage::parameters ? stage : zero_stage::none;
 }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_update.hpp
+//
+// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
+// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
+// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
+// ring, chunk by chunk.
+
+// ---- belay/train/optimizer/offloaded_state.hpp
+//
+// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
+// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
+// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
+// and that in a file passes through slots of the host beside them.
+
+// ---- belay/train/optimizer/state_layout.hpp
+//
+// Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
+// chunks stream. The plan and the run take the sizes from here.
+
+namespace belay::inline BELAY_ABI {
+
+/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
+/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
+/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
+/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
+/// back.
+struct optimizer_memory {
+  tier state = tier::device;
+  std::string folder = {};                   // of tier file: the directory in which its file is made
+  std::size_t chunk = std::size_t{1} << 18;  // elements that stream as one
+  file_access access = file_access::best;    // of tier file
+};
+
+/// Bytes of what a chunk needs in a slot, and of the whole. `parts` elements of `state_bytes` bytes for each element
+/// that is owned; values have `value_bytes`, gradients as much as one part of the state.
+class state_layout {
+ public:
+  state_layout() = default;
+  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
+               std::size_t value_bytes, std::size_t alignment) noexcept
+      : in_file_(state == tier::file),
+        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
+        chunk_(chunk),
+        of_state_(parts * state_bytes),
+        of_slot_(state_bytes + value_bytes),
+        alignment_(in_file_ ? alignment : std::size_t{64}) {}
+
+  /// Elements of a chunk at most, where `owned` are owned.
+  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
+  [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
+    return owned / chunk_ + (owned % chunk_ != 0);
+  }
+  /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
+  /// file is also written from its slot: one more is written meanwhile.
+  [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
+    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
+  }
+  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
+  [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
+    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
+  }
+  [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
+    return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
+  }
+  /// The ring, with room to align its first slot.
+  [[nodiscard]] std::size_t ring_bytes(std::size_t owned) const noexcept {
+    return owned == 0 ? 0 : slots_of(owned) * slot_bytes(owned) + (in_file_ ? alignment_ : 0);
+  }
+  /// Byte of the file at which a whole chunk `number` begins, and the end of the last, which may be shorter.
+  [[nodiscard]] std::size_t file_offset(std::size_t number) const noexcept {
+    return number * rounded(chunk_ * of_state_);
+  }
+  [[nodiscard]] std::size_t file_bytes(std::size_t owned) const noexcept {
+    return file_offset(owned / chunk_) + rounded(owned % chunk_ * of_state_);
+  }
+  /// Of `count` elements of state in the file.
+  [[nodiscard]] std::size_t file_bytes_of_chunk(std::size_t count) const noexcept { return rounded(count * of_state_); }
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+
+ private:
+  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
+    return checked_size(bytes).rounded_up(alignment_).saturated();
+  }
+
+  bool in_file_ = false, in_slot_ = false;
+  std::size_t chunk_ = 1;
+  std::size_t of_state_ = 0, of_slot_ = 0;
+  std::size_t alignment_ = 64;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
+/// rank owns, in the order of its ranges.
+class state_chunks {
+ public:
+  /// Where a chunk begins: an element of a range, and one of the state.
+  struct chunk {
+    std::size_t range = 0, offset = 0;
+    std::size_t first = 0, count = 0;
+  };
+
+  state_chunks() = default;
+  /// Of `most` elements each, but for the last.
+  template <class T>
+  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
+    chunk next;
+    for (std::size_t r = 0; r < owned.size(); ++r)
+      for (std::size_t done = 0; done < owned[r].count;) {
+        if (next.count == 0) next = {r, done, next.first, 0};
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
+        next.count += taken;
+        done += taken;
+        if (next.count < most) continue;
+        all_.push_back(next);
+        next = {0, 0, next.first + next.count, 0};
+      }
+    if (next.count > 0) all_.push_back(next);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
+  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
+
+  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
+  template <class T, class Visit>
+  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
+    std::size_t r = of.range, offset = of.offset;
+    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
+      if (count > 0) visit(owned[r], offset, done, count);
+      done += count;
+    }
+  }
+
+ private:
+  std::vector<chunk> all_;
+};
+
+/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
+/// lies in another lower tier is updated in place, on a device what lies there.
+struct bucket_copies {
+  bool values = true;
+  bool gradients = true;
+  file_shards* value_file = nullptr;
+  file_shards* gradient_file = nullptr;
+};
+
+/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
+/// file does.
+template <class Buckets, class IsCopied>
+[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
+  std::vector<bucket_copies> all;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    const bucket_places::bucket_location& place = buckets.places()[b];
+    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
+    if (place.values_in == tier::file) one.value_file = buckets.value_file();
+    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
+    one.values = one.values || one.value_file != nullptr;
+    one.gradients = one.gradients || one.gradient_file != nullptr;
+    all.push_back(one);
+  }
+  return all;
+}
+
+/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
+/// are over.
+template <class T, tier_file_calls Files, std::size_t Parts>
+class offloaded_state {
+ public:
+  using state_type = compute_type_t<T>;
+  static constexpr std::size_t parts = Parts;
+  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
+  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
+
+  /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
+  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
+  /// that file. Throws tier_file_error where it cannot be made.
+  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
+                  const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
+
+  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
+  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
+  /// launch.
+  template <class Engine, class Buckets, class Computes>
+  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
+    const std::size_t bucket_count = buckets.layout().buckets().size();
+    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
+    ring_.reset();
+    auto& copies = engine.copies();
+    auto& compute = engine.compute();
+    stream_event values = compute.record();
+    copies.wait(values, at);  // gradients are there, and nobody reads the values
+    std::size_t bucket = 0;
+    // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
+    // meanwhile.
+    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
+    for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
+      for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
+        in_slots_[loaded % slot_count] = load(loaded, copies, at);
+      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
+      values = store(k, in_slots_[k % slot_count], engine, at);
+      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
+        gather(bucket, values);
+    }
+    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
+    copies.let_wait(compute, values, at);
+    if (file_)
+      for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
+    for (const bucket_copies& each : copies_of_) {
+      if (each.value_file == nullptr) continue;
+      each.value_file->queue_settle(at);
+      break;
+    }
+    buckets.finish_gathers_in(compute);
+  }
+
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
+  /// `visit` writes goes back there. Nothing may be under way.
+  void each_state(visit_state visit, where at);
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
+  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
+  void fill_state(visit_state visit, where at);
+  /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
+  void each_place(visit_place visit) const;
+
+  [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
+  [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
+
+  static constexpr const char* part_names[] = {"first_moment", "second_moment", "master"};
+
+ private:
+  // A chunk in its slot.
+  struct slot_view {
+    std::byte* all = nullptr;
+    std::array<state_type*, parts> state{};  // there, or where it lives
+    state_type* gradient = nullptr;
+    T* value = nullptr;
+    std::size_t number = 0, count = 0;
+  };
+
+  [[nodiscard]] slot_view view_of(std::span<std::byte> slot, std::size_t chunk) const noexcept {
+    slot_view out;
+    out.all = slot.data();
+    out.count = chunks_[chunk].count;
+    out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
+    out.value = reinterpret_cast<T*>(out.gradient + chunk_);
+    for (std::size_t p = 0; p != parts; ++p)
+      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
+                                        : state_.data() + p * part_ + chunks_[chunk].first;
+    return out;
+  }
+  // What a file is read into and written from.
+  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
+    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
+  }
+
+  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
+
+  template <class Element, class Copies>
+  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
+                      where at) {
+    if (file != nullptr)
+      file->queue_read(from, to, count * sizeof(Element), at);
+    else
+      copies.copy(to, from, count * sizeof(Element));
+  }
+  // The state of a chunk, between its slot and where it lives.
+  template <class Copies>
+  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const to = file_slot(slot.number).data();
+      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
+      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
+      return;
+    }
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
+      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const from = file_slot(slot.number).data();
+      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
+      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
+      return;
+    }
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
+      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
+    const std::size_t number = ring_.next();
+    if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
+    slot_view slot = view_of(ring_.acquire(copies, at), k);
+    slot.number = number;
+    restore_state(k, slot, copies, at);
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& from = copies_of_[range.bucket];
+                              if (from.gradients)
+                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                              if (from.values)
+                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                            });
+    copied_[number] = copies.record();
+    return slot;
+  }
+
+  template <class Engine, class Computes>
+  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
+    engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
+    state_chunks::each_part(
+        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+          const bucket_copies& of = copies_of_[range.bucket];
+          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          std::array<state_type*, parts> state = slot.state;
+          for (state_type*& each : state) each += in;
+          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
+        });
+  }
+
+  // Returns when the values are where they live.
+  template <class Engine>
+  [[nodiscard]] stream_event store(std::size_t k, const slot_view& slot, Engine& engine, where at) {
+    auto& copies = engine.copies();
+    copies.wait(engine.compute().record(), at);
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& to = copies_of_[range.bucket];
+                              if (to.value_file != nullptr)
+                                to.value_file->queue_write(range.value + offset, slot.value + in, n * sizeof(T), at);
+                              else if (to.values)
+                                copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
+                            });
+    const stream_event values = copies.record();
+    offload_state(k, slot, copies, at);
+    ring_.release(copies.record(), at);
+    return values;
+  }
+
+  // The first bucket that has values in chunk `k` or later.
+  [[nodiscard]] std::size_t first_unfinished(std::size_t k) const noexcept {
+    return k < chunks_.size() ? owned_[chunks_[k].range].bucket : static_cast<std::size_t>(-1);
+  }
+
+  std::span<const owned_range<T>> owned_;
+  state_layout sizes_;
+  state_chunks chunks_;
+  std::size_t chunk_, state_in_slot_;
+  std::span<state_type> state_;
+  std::size_t part_;
+  std::vector<bucket_copies> copies_of_;  // by bucket
+  slot_ring ring_, beside_;
+  std::vector<slot_view> in_slots_;
+  std::vector<stream_event> copied_;    // by slot: its chunk is there
+  std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
+  std::optional<tier_file<Files>> file_;
+};
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
+                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
+                                                  const state_layout& sizes, std::span<state_type> state,
+                                                  std::span<std::byte> ring, std::span<std::byte> beside,
+                                                  slot_contents free, where at)
+    : owned_(owned),
+      sizes_(sizes),
+      chunks_(owned, memory.chunk),
+      chunk_(sizes.chunk_of(owned_elements)),
+      state_in_slot_(sizes.state_in_slot(owned_elements)),
+      state_(state),
+      part_(owned_elements),
+      copies_of_(std::move(copied)) {
+  if (owned_elements == 0) return;
+  const std::size_t slot_count = sizes.slots_of(owned_elements);
+  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+    void* first = all.data();
+    std::size_t room = all.size();
+    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
+                     sizes.alignment(), found);
+  };
+  ring_ = slots_in(ring, free);
+  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
+  in_slots_.resize(slot_count);
+  written_.resize(slot_count);
+  copied_.resize(slot_count);
+  if (memory.state == tier::file)
+    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
+  if (!file_) {
+    std::size_t done = 0;
+    for (const owned_range<T>& range : owned_) {
+      for (std::size_t p = 0; p != parts; ++p)
+        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
+      done += range.count;
+    }
+    return;
+  }
+  ring_.reset();
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(file_slot(0), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
+    visit_chunk(k, slot, visit);
+    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
+  }
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
+  if (!file_) return each_state(visit, at);
+  ring_.reset();
+  for (file_transfer& each : written_) each = {};
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    file_transfer& last = written_[k % ring_.slot_count()];
+    last.wait(at);
+    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
+    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
+    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
+    visit_chunk(k, slot, visit);
+    last = file_->start_write(sizes_.file_offset(k), bytes, at);
+  }
+  for (file_transfer& each : written_) each.wait(at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
+  std::vector<stored_bytes> places;
+  for (std::size_t p = 0; p != parts; ++p)
+    for (std::size_t k = 0; k < chunks_.size(); ++k)
+      state_chunks::each_part(
+          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+            if (offset == 0) places.clear();
+            places.emplace_back(file_->reference(),
+                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
+                                n * sizeof(state_type));
+            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
+          });
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
+  state_chunks::each_part(chunks_[k], owned_,
+                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                            owned_range<T> part = range;
+                            part.offset += offset;
+                            part.count = n;
+                            for (std::size_t p = 0; p != parts; ++p)
+                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
+                          });
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/optimizer/update.hpp
+//
+// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
+// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
+// of a bucket are gathered while the next one is updated.
+
+namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// The token of a committed step.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, which are moved.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_replica_group) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
+}
+
+/// Whether shards of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
+  for (const replica_group_shape& each : layout.replica_groups())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
+}
+
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  /// The learning rate of this update.
+  double learning_rate = 1e-3;
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
+};
+
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
+
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
+struct adamw_step {
+  Scalars decayed, undecayed;
+};
+
+/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
+/// copies `state[2]`, in kernels of at most `at_once` elements.
+template <class T, class Kit, class State, class Parts, class Scalars>
+void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
+    const auto update = [&](State* master) {
+      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
+    };
+    if constexpr (std::is_same_v<T, State>)
+      kit.each(part, update(value + i));
+    else
+      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
+  }
+}
+
+/// The scalars of an update in the memory of a device, where there is one.
+template <class State>
+struct update_numbers {
+  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
+  const adamw_step<State>* memory = nullptr;
+  std::function<void(const adamw_step<State>&, where)> write;
+
+  /// Beside the memory of `run`, which keeps it.
+  template <class Run>
+  void make(Run& run, where at) {
+    using memory_type = typename Run::memory_type;
+    if constexpr (device_region<memory_type>) {
+      auto& engine = run.engine();
+      auto numbers =
+          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
+      memory = numbers->get();
+      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
+        to->write(engine.compute(), value, now);
+      };
+      run.keep(numbers);
+    }
+  }
+};
+
+/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
+/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
+template <class Stream, class Buckets, class T, class Change>
+void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
+                       where at) {
+  std::size_t done = 0, bucket = 0;
+  const auto gather_before = [&](std::size_t end) {
+    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  };
+  for (const owned_range<T>& range : owned) {
+    gather_before(range.bucket);
+    change(range, done);
+    done += range.count;
+  }
+  gather_before(buckets.layout().buckets().size());
+  buckets.finish_gathers_in(stream);
+}
+
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements, and the gathers of their buckets.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
+  using state_type = compute_type_t<T>;
+  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
+  const std::size_t part = state.size() / parts;
+  const auto update = [&](const owned_range<T>& range, std::size_t done) {
+    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+    std::array<state_type*, parts> of_range{};
+    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
+  };
+  change_and_gather(kit.stream(), buckets, owned, update, at);
+}
+
+/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
+/// of `queue_update`.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  const std::size_t part = state.size() / adamw_state_parts<T>;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
+      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
+                                                                      undecayed});
+    buckets.start_gather(b, after(kit.stream().record(), at));
+  }
+  buckets.finish_gathers_in(kit.stream());
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A function for `store.update` that runs on the host.
+template <class F, class T>
+concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
+                                         std::span<const compute_type_t<T>>, std::size_t>;
+/// One that queues kernels through a frame.
+template <class F, class Engine, class T>
+concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
+                                          std::span<const compute_type_t<T>>, std::size_t>;
+
+template <class Store>
+class store_update {
+ public:
+  using value_type = typename Store::value_type;
+  using number = compute_type_t<value_type>;
+  using engine_type = typename Store::run_type::engine_type;
+  using group_type = typename Store::group_type;
+
+  /// The store outlives it.
+  explicit store_update(Store& store) noexcept : store_(&store) {}
+
+  /// True, or it does not compile and says what such a function is.
+  template <class F>
+  [[nodiscard]] static consteval bool takes() {
+    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
+    static_assert(in_frame || updates_on_host<F, value_type>,
+                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
+                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
+    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
+                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
+                  "f(frame, name, values, gradients, first)");
+    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
+  }
+
+  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
+  template <class F>
+  void run(F& f, where at) {
+    if (!made_) make(at);
+    auto& buckets = store_->buckets();
+    auto& engine = store_->run().engine();
+    if (store_->rehearsed()) {
+      rehearse(f, at);
+    } else if (streamed_) {
+      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
+                                const number* gradient, const auto& state, std::size_t count) {
+        number* master = nullptr;
+        if constexpr (has_master) master = state[0];
+        change(f, range, offset, {value, count}, gradient, master, at);
+      };
+      streamed_->update(engine, buckets, computes, at);
+    } else {
+      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
+        number* const master = has_master ? masters_.data() + done : nullptr;
+        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      };
+      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
+    }
+  }
+
+ private:
+  static constexpr bool has_master = !std::is_same_v<value_type, number>;
+  static constexpr std::size_t parts = has_master ? 1 : 0;
+  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
+
+  // In the first update, which a rehearsal has too: memory for as long as the run.
+  void make(where at) {
+    made_ = true;
+    auto& run = store_->run();
+    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
+    if (!has_master && !streams()) return;
+    store_->ask_shards();  // the peak of a step was without this shard
+    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
+    if (!streams()) return;
+    const bool on_device = belay::on_device(run.computes());
+    const optimizer_memory memory;
+    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
+    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
+        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
+        at);
+    if (store_->rehearsed()) return;
+    auto& buckets = store_->buckets();
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
+    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
+                                                ring, std::span<std::byte>(), free, at);
+    run.keep(streamed_);
+  }
+  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
+  [[nodiscard]] bool streams() const {
+    const bucket_layout& layout = store_->buckets().layout();
+    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
+    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
+      return each.values == tier::file || each.gradients == tier::file;
+    });
+  }
+  [[nodiscard]] std::size_t elements() const {
+    std::size_t all = 0;
+    for (const auto& range : store_->buckets().owned()) all += range.count;
+    return all;
+  }
+
+  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
+  template <class F>
+  void rehearse(F& f, where at) {
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      store_->ask_shards();
+      const bool in_chunks = streams();
+      for (const owned_range<value_type>& range : store_->buckets().owned()) {
+        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        if constexpr (has_master)
+          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
+        else
+          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
+      }
+    }
+  }
+
+  template <class F>
+  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
+              const number* gradients, [[maybe_unused]] number* masters, where at) {
+    const std::size_t count = values.size();
+    if (count == 0) return;
+    if constexpr (has_master) {
+      auto& kit = store_->run().engine().kit();
+      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
+      call(f, range, offset, {masters, count}, {gradients, count}, at);
+      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
+    } else {
+      call(f, range, offset, values, {gradients, count}, at);
+    }
+  }
+  template <class F>
+  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
+            std::span<const number> gradients, where at) {
+    auto& engine = store_->run().engine();
+    const std::string& name = store_->buckets().parameter(range.parameter).name();
+    const std::size_t first = range.offset + offset;
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      const invocation of_update{"update", 0, 0, at};
+      invocation_memory memory;
+      {
+        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
+        f(launches, name, values, gradients, first);
+      }
+      engine.activations().release(memory.kept);
+      engine.activations().release(memory.remembered);
+    } else {
+      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
+    }
+  }
+
+  Store* store_;
+  std::span<number> masters_;
+  std::shared_ptr<streamed_type> streamed_;
+  bool made_ = false;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -38115,18 +39415,57 @@ struct stored_copies {
   copy_place of_values, of_state;
 };
 
-/// The base of a `parameter_store`: all that it has beside its part in steps.
-template <class Run, class Precision>
-  requires is_precision<Precision>
-class store_memory {
+/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
+/// parameters point to it.
+template <class Run, class Precision = precision<>>
+class parameter_store final : public participant {
+  static_assert(is_precision<Precision>);
+
  public:
   using value_type = typename Precision::parameters;
   using gradient_type = typename Precision::gradients;
   using group_type = typename group_with_kit<group, typename Run::engine_type::kit_type>::type;
   using buckets_type = gradient_buckets<value_type, group_type>;
+  using run_type = Run;
+  using kit_type = typename Run::engine_type::kit_type;
+  using committed_part = store_gradients<parameter_store>;
+  friend committed_part;
 
-  store_memory(const store_memory&) = delete;
-  store_memory& operator=(const store_memory&) = delete;
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
+  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
+  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+                  store_options options = {}, where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
+  template <lists_parameters Model>
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided, tier::device, options, at)}, options, at) {}
+  /// Of several parts, each with a stage of its own; the model's order is theirs.
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, store_options{}, parts...) {}
+  parameter_store(const parameter_store&) = delete;
+  parameter_store& operator=(const parameter_store&) = delete;
+  ~parameter_store() override;
 
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
@@ -38183,6 +39522,90 @@ class store_memory {
       return {*whole_, gathered_frozen(frozen_.bucket_of(parameter)), parameter, engine.access(at), at};
   }
 
+  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
+  void fill(std::uint64_t seed, where at = where::current());
+
+  /// The norm of one parameter at the last commit, by its number in model order.
+  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
+
+  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
+  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
+  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
+  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
+  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
+  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
+  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
+  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
+  /// Throws usage_error for a token that was applied before or is another store's.
+  template <class... Participants, class F>
+  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
+    update(std::move(token).only_part(), f, at);
+  }
+  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
+  template <class F>
+  void update(committed_part&& part, F&& f, where at = where::current()) {
+    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
+      if (!part.are_of(buckets_))
+        throw usage_error("these gradients were applied before, or belong to another store", at);
+      note_before_update(at);
+      static_cast<void>(std::move(part).take().consume(at));
+      update_.run(f, at);
+      note_update(fnv1a().add_text("update").value());
+    }
+  }
+  /// Does not compile, with a sentence.
+  template <class Token, class F>
+    requires(std::is_lvalue_reference_v<Token>)
+  void update(Token&&, F&&, where = where::current()) {
+    static_assert(!std::is_lvalue_reference_v<Token>,
+                  "belay: update consumes the token: store.update(std::move(*ok), f)");
+  }
+
+  // A step asks its participants for these.
+
+  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
+  void begin(const step_start& start, where at) override;
+
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
+  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
+  void compare(order_of_step own, where at) override;
+  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
+  void finish(const divisor_value& divisor, where at) override;
+  [[nodiscard]] reduced_sums reduced() const override;
+  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
+  [[nodiscard]] std::string not_finite() const override;
+  void each_not_finite(function_ref<void(double)> see) const override;
+  void discard_part() noexcept override { reduced_.reset(); }
+  /// The gradients that were finished, for the token of a committed step.
+  [[nodiscard]] committed_part take_part() noexcept;
+
+  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
+  void abandon(where at) override;
+  void withdraw() noexcept override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
+  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
+  /// Later work of the stream comes after all that has begun up to `end_body`.
+  void gathers_in(gathers_begin when) noexcept;
+  void begin_body(where at);
+  void end_body(where at);
+  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
+  /// Throws usage_error where another one moves gradients and state.
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
+  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
+  /// of that is away.
+  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
+  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
+  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
+  /// Whether the phase that this rank is in has them away, alike on all ranks.
+  [[nodiscard]] bool state_away() const noexcept {
+    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
+    return mover != nullptr && mover->away();
+  }
+  /// A hash of what an optimizer was last applied with; the next vote compares it.
+  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
+
   // For `phase_switch`.
 
   /// Ends what is gathered. Returns its bytes. Collective over the ranks that divide parameters.
@@ -38229,37 +39652,24 @@ class store_memory {
   [[nodiscard]] bool rehearsed() const;
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
- protected:
-  store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
-               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
+ private:
+  struct listed_parameters {
+    stored_parameters<value_type, gradient_type> stored;
+    norm_table norm;
+    std::vector<norm_place> places;
+  };
 
   void note_micro_batches(std::size_t count);
 
-  /// Once: whether all ranks that gather together have one plan. Collective over them.
+  // Once: whether all ranks that gather together have one plan. Collective over them.
   void expect_plan_compared(where at);
 
-  /// Peers may write what a gather reads until all of them have updated what they own.
+  // Peers may write what a gather reads until all of them have updated what they own.
   void expect_settled(where at) const;
 
-  ~store_memory();
-
-  Run* run_;
-  const mesh* mesh_;
-  std::size_t parts_;  // of `holds`
-  bool in_file_;
-  gather_by gathers_by_;
-  file_memory files_;
-  bool reaches_ = false;   // its peers' shards
-  bool together_ = false;  // or some of them not
-  std::optional<reached_values<value_type>> reached_, reached_frozen_;
-  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
-  buckets_type buckets_;
-  frozen_buckets<value_type, group_type> frozen_;
-  std::optional<gradient_division<Run, value_type>> division_;
-  update_observation divides_by_;
-  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
-
- private:
+  // Of the run for what the model does not lend, and what moves in it: gathers, copies to lower tiers.
+  void lease_memory(const stored_parameters<value_type, gradient_type>& found, std::span<const held_stage> stages,
+                    const store_options& options, where at);
   void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at);
 
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
@@ -38341,79 +39751,230 @@ class store_memory {
     return mesh_->shape().replicates_shards() ? mesh_->dense_shards() : mesh_->replicas();
   }
 
+  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
+  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
+  void note_unapplied(std::uint64_t step) noexcept;
+
+  void end_gathers(order_of_step own, where at);
+  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
+                  store_options options, where at);
+  void write_first_values(std::uint64_t seed, where at);
+
+  template <class Model>
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+    listed_parameters found;
+    list(found, 0, model, mesh, whole_below, at);
+    if constexpr (lends_memory<Model>) {
+      found.stored.values = model.borrowed_values();
+      found.stored.gradients = model.borrowed_gradients();
+    }
+    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    return found;
+  }
+  template <class... Parts>
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+                                                const held_parameters<Parts>&... parts) {
+    listed_parameters found;
+    std::size_t number = 0;
+    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    found.norm.widen(mesh.pipeline(), first_site(parts...));
+    return found;
+  }
+  template <class First, class... Rest>
+  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
+    return first.at;
+  }
+
+  // The parameters of one part, in its replica groups.
+  template <class Model>
+  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
+                   std::size_t whole_below, where at) {
+    const parameter_layers layers(model);
+    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      using element = typename Parameter::value_type;
+      constexpr bool fits = std::is_same_v<element, value_type>;
+      static_assert(fits,
+                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
+                    "to the store's arguments");
+      using placement_type = typename Parameter::placement_type;
+      constexpr axis_set cut = cut_directions<placement_type>();
+      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
+      static_assert(is_kept,
+                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
+                    "along data keep of them, belay::zero<S> says");
+      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
+        found.stored.gathers = gather_by::collectives;
+      // Of the largest part, so that all ranks say the same where a cut is not even.
+      const norm_parts parts =
+          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
+      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
+      const bool is_small = largest * sizeof(element) < whole_below;
+      const std::size_t replica_group =
+          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
+      if constexpr (!fits || !is_kept) {
+        return;
+      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
+        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
+      } else {
+        expect_even(parameter, parts.elements[parts.mine], at);
+        std::size_t first = placed_by_layout;
+        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
+        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
+        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
+      }
+    });
+  }
+  void expect_names_apart(where at) const;
+  void compare_along_tensor(where at);
+  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
+
+  Run* run_;
+  const mesh* mesh_;
+  std::size_t parts_;  // of `holds`
+  bool in_file_;
+  gather_by gathers_by_;
+  file_memory files_;
+  bool reaches_ = false;   // its peers' shards
+  bool together_ = false;  // or some of them not
+  std::optional<reached_values<value_type>> reached_, reached_frozen_;
+  std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
+  buckets_type buckets_;
+  frozen_buckets<value_type, group_type> frozen_;
+  std::optional<gradient_division<Run, value_type>> division_;
+  update_observation divides_by_;
+  std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
   std::size_t gathers_number_ = 0;
   file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
+  std::vector<norm_place> norm_places_;
+  std::optional<gradient_norm<value_type>> norm_;  // its memory comes after that of the parameters
+  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
+  double squares_ = 0;                                    // of those
+  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
+  store_update<parameter_store> update_{*this};
+  bool compared_ = false;
+  bool gathers_compared_ = false;  // in this step
 };
+
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, precision<Types...>>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store_memory.ipp
+// ---- belay/train/store.ipp
 //
-// The memory of a store out of its class.
+// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
 
 namespace belay::inline BELAY_ABI {
 
+/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
+/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
+template <class T>
+class tensor_copies {
+ public:
+  void add(const parameter_base<T>& parameter) {
+    parameters_.push_back(&parameter);
+    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
+    // Ranks differ in the values of a parameter that is cut or divided.
+    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
+    content_hash values;
+    if (whole)
+      parameter.each_kept(
+          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
+    values_.push_back(whole ? values.value() : rank_comparison::abstains);
+  }
+
+  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
+  template <can_all_gather<std::uint64_t> Group>
+  void expect_equal(const Group& along, where at) const {
+    rank_comparison compared;
+    const std::uint64_t count[] = {parameters_.size()};
+    if (compared.differ(along, count, at))
+      throw usage_error(
+          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
+    if (compared.differ(along, kinds_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
+                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
+                        at);
+    if (compared.differ(along, values_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
+                            name_of(compared) +
+                            ", which it does not cut: initialise it with one seed, or fill it from "
+                            "one source",
+                        at);
+  }
+
+ private:
+  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
+    return printable(parameters_[compared.first()]->name());
+  }
+
+  std::vector<const parameter_base<T>*> parameters_;
+  std::vector<std::uint64_t> kinds_, values_;
+};
+
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::owned_elements(int number) const {
+std::size_t parameter_store<Run, Precision>::owned_elements(int number) const {
   return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::ask_shards() const {
+void parameter_store<Run, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
+auto parameter_store<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
   return gathers_ ? gathers_->counts(in) : gather_counts{};
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+auto parameter_store<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
   return gathers_ ? gathers_->take_counts(in) : gather_counts{};
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::gathered_bytes() const noexcept {
+std::size_t parameter_store<Run, Precision>::gathered_bytes() const noexcept {
   return gathers_ ? gathers_->live_bytes() : 0;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::in_file() const noexcept {
+bool parameter_store<Run, Precision>::in_file() const noexcept {
   return in_file_;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::gathers_alone() const noexcept {
+bool parameter_store<Run, Precision>::gathers_alone() const noexcept {
   return !gathers_ || (reaches_ && !together_);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::drain(where at) {
+std::size_t parameter_store<Run, Precision>::drain(where at) {
   const std::size_t bytes = gathered_bytes();
   if (gathers_) gathers_->retire(at);
   return bytes;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::uint64_t store_memory<Run, Precision>::plan_hash() const noexcept {
+std::uint64_t parameter_store<Run, Precision>::plan_hash() const noexcept {
   return gathers_ ? gathers_->fingerprint() : 0;
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
+auto parameter_store<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
   const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
   const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
   const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
@@ -38422,108 +39983,34 @@ auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copi
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::give_back(std::uint32_t layer) noexcept {
+void parameter_store<Run, Precision>::give_back(std::uint32_t layer) noexcept {
   gathers_->give_back(layer);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-bool store_memory<Run, Precision>::rehearsed() const {
+bool parameter_store<Run, Precision>::rehearsed() const {
   return is_rehearsed(mesh_->world());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+std::size_t parameter_store<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
   return gathers_->bytes_of(layer);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
-                                           stored_parameters<value_type, gradient_type> found,
-                                           std::vector<held_stage> stages, const store_options& options,
-                                           ownership_unit unit, where at)
-    : run_(&run),
-      mesh_(&mesh),
-      parts_(stages.size()),
-      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
-      gathers_by_(in_file_                            ? gather_by::collectives
-                  : found.gathers == gather_by::reach ? options.gathers
-                                                      : found.gathers),
-      files_(options.files),
-      buckets_(std::move(found.members),
-               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
-                                                   options.reduce),
-               options.bucket_bytes, 1, unit, at),
-      frozen_(std::move(found.frozen),
-              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
-              options.bucket_bytes, at) {
-  run.keep(buckets_.kept_layout());
-  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
-    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
-  const auto lower = [](const held_stage& each) {
-    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
-  };
-  if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
-  if (mesh.shape().replicates_shards() &&
-      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
-    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
-  if (takes_device_memory_alone(mesh.world()) && mesh.shape().replicates_shards() &&
-      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
-  bind(found.values, found.gradients, at);
-  if (on_device(run.computes())) {
-    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
-    division_.emplace(run, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
-    // (nvcc takes an assignment for a result that is ignored.)
-    if constexpr (works_on_device<group_type>)
-      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
-  }
-  if (buckets_.divides_gradients()) {
-    staging_.emplace(run.step_memory("gradient buckets"));
-    buckets_.use(*staging_);
-    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      buckets_.use(tier_copies_on<gradient_type>(run.engine(), buckets_.gradient_file()));
-  }
-  if (!frozen_.members().empty()) {
-    const tiered_memory<value_type> frozen =
-        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
-    frozen_.bind(frozen, std::exchange(file_, nullptr));
-  }
-  run.keep(frozen_.kept());
-  if (const host_access* const access = run.engine().access(at)) {
-    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
-  }
-  if (buckets_.divides_values() || frozen_.places().divided()) {
-    whole_.emplace(run.step_memory("gathered parameters"));
-    gathers_number_ = run.add_gathers();
-    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
-    if (!gathers_alone()) buckets_.gather_together();
-  }
-}
-
-template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::note_micro_batches(std::size_t count) {
+void parameter_store<Run, Precision>::note_micro_batches(std::size_t count) {
   if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::expect_plan_compared(where at) {
+void parameter_store<Run, Precision>::expect_plan_compared(where at) {
   if (!gathers_ || std::exchange(compared_plan_, true)) return;
   rank_comparison compared;
   expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::expect_settled(where at) const {
+void parameter_store<Run, Precision>::expect_settled(where at) const {
   if (!gathers_ || !buckets_.holds_reduced()) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
@@ -38532,8 +40019,57 @@ void store_memory<Run, Precision>::expect_settled(where at) const {
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
+void parameter_store<Run, Precision>::lease_memory(const stored_parameters<value_type, gradient_type>& found,
+                                                   std::span<const held_stage> stages, const store_options& options,
+                                                   where at) {
+  run_->keep(buckets_.kept_layout());
+  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
+    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+  const auto lower = [](const held_stage& each) {
+    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
+  };
+  if (mesh_->shape().replicates_shards() && mesh_->shape().shards() == 1 && std::ranges::any_of(stages, lower))
+    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
+  if (mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
+    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
+  if (takes_device_memory_alone(mesh_->world()) && mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  bind(found.values, found.gradients, at);
+  if (on_device(run_->computes())) {
+    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
+    division_.emplace(*run_, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    // (nvcc takes an assignment for a result that is ignored.)
+    if constexpr (works_on_device<group_type>)
+      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
+  }
+  if (buckets_.divides_gradients()) {
+    staging_.emplace(run_->step_memory("gradient buckets"));
+    buckets_.use(*staging_);
+    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+      buckets_.use(tier_copies_on<gradient_type>(run_->engine(), buckets_.gradient_file()));
+  }
+  if (!frozen_.members().empty()) {
+    const tiered_memory<value_type> frozen =
+        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
+    frozen_.bind(frozen, std::exchange(file_, nullptr));
+  }
+  run_->keep(frozen_.kept());
+  if (const host_access* const access = run_->engine().access(at)) {
+    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+  }
+  if (buckets_.divides_values() || frozen_.places().divided()) {
+    whole_.emplace(run_->step_memory("gathered parameters"));
+    gathers_number_ = run_->add_gathers();
+    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run_->planned_gathers(gathers_number_));
+    if (!gathers_alone()) buckets_.gather_together();
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
   const auto& layout = buckets_.layout();
   const std::size_t own = layout.elements();
   const auto lease_gradients = [&](std::size_t count, const char* purpose) {
@@ -38566,24 +40102,21 @@ void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+auto parameter_store<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
                           divided ? kept_part::shard : kept_part::local_part);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+std::size_t parameter_store<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
   std::size_t p = 0;
   while (&buckets_.parameter(p) != &parameter) ++p;
   return buckets_.bucket_of(p);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
+std::uint32_t parameter_store<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
                                                         const std::set<std::size_t>& never_trained, const char* name,
                                                         std::size_t index) {
   std::vector<gathered_bucket<value_type, group_type>> all;
@@ -38593,22 +40126,19 @@ std::uint32_t store_memory<Run, Precision>::gathers_for(const std::set<std::size
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered_trained(std::size_t number) const
+auto parameter_store<Run, Precision>::gathered_trained(std::size_t number) const
     -> gathered_bucket<value_type, group_type> {
   return gathered_bucket_of(buckets_, reached_, number);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-auto store_memory<Run, Precision>::gathered_frozen(std::size_t number) const
+auto parameter_store<Run, Precision>::gathered_frozen(std::size_t number) const
     -> gathered_bucket<value_type, group_type> {
   return gathered_bucket_of(frozen_, reached_frozen_, number);
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int number) const {
+std::vector<std::size_t> parameter_store<Run, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
@@ -38619,8 +40149,7 @@ std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int num
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+void parameter_store<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
   expect_plan_compared(at);
   expect_settled(at);
   gathers_->hold(layer, engine, at);
@@ -38629,8 +40158,214 @@ void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engin
 }
 
 template <class Run, class Precision>
-  requires is_precision<Precision>
-store_memory<Run, Precision>::~store_memory() = default;
+double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
+  return norm_->of_parameter(norm_places_[parameter].parameter);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
+  rewrite([&] { write_first_values(seed, at); }, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
+  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+  note_micro_batches(start.micro_batches);
+  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
+  if (gathers_) gathers_->retire(at);
+  // A store that one rank forgets would be waited for in the comparison of another.
+  if (!std::exchange(compared_, true)) {
+    expect_agreement(*mesh_, start.participants, at);
+    compare_along_tensor(at);
+  }
+  expect_plan_compared(at);
+  buckets_.begin_unwritten(start.micro_batches, at);
+  gathers_compared_ = false;
+  if (gathers_) gathers_->begin_step(run_->engine(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
+  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
+  end_gathers(order_of_step::executed, at);
+  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
+                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
+                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
+  squares_ = rehearsed() ? 0
+                               : norm_->template squares_over<group_type>(
+                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
+  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
+}
+
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::not_finite() const {
+  std::string first;
+  std::size_t more = 0;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
+    if (is_finite(norm_of(p))) continue;
+    if (first.empty())
+      first = ": parameter " + printable(buckets_.parameter(p).name());
+    else
+      ++more;
+  }
+  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
+    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
+  committed_part out{*this, std::move(*reduced_), squares_};
+  reduced_.reset();
+  return out;
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::abandon(where at) {
+  end_gathers(order_of_step::abandoned, at);
+  buckets_.abandon(mesh_->replicas(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::withdraw() noexcept {
+  reduced_.reset();
+  if (gathers_) gathers_->end_step();
+  buckets_.withdraw();
+}
+
+template <class Run, class Precision>
+update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
+  return buckets_.updates().add(observer, turn, at);
+}
+
+template <class Run, class Precision>
+std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
+  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
+  if (gathers_) gathers_->begin_gathers(when);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin_body(where at) {
+  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_body(where at) {
+  auto& stream = run_->engine().compute();
+  if (gathers_) gathers_->end_in(stream, at);
+  buckets_.join(stream, at);
+}
+
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
+  return "the gradients of step " + std::to_string(step) +
+         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
+         "std::move(*ok).discard()";
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
+  unapplied_ = step;
+  try {
+    if (std::uncaught_exceptions() == 0)
+      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
+  } catch (...) {  // no memory for the text
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
+  if (!gathers_) return;
+  compare(own, at);
+  gathers_->end_step();
+  gathers_->retire(at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
+  if (rehearsed()) return;
+  const auto write = [&](parameter_base<value_type>& parameter) {
+    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
+  };
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) write(*one.parameter);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_names_apart(where at) const {
+  if (rehearsed() || mesh_->shape().pipeline == 1) return;
+  stage_names own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+  own.expect_apart(*mesh_, at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_along_tensor(where at) {
+  if (rehearsed() || mesh_->shape().tensor == 1) return;
+  tensor_copies<value_type> own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) own.add(*one.parameter);
+  own.expect_equal(mesh_->tensor(at), at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
+                                                  where at) {
+  if (parameter.local_size() == elements) return;
+  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
+                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
+                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
+                    at);
+}
+
+template <class Run, class Precision>
+parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
+                                                 std::vector<held_stage> stages, store_options options, where at)
+    : run_(&run),
+      mesh_(&mesh),
+      parts_(stages.size()),
+      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
+      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
+      gathers_by_(in_file_                            ? gather_by::collectives
+                  : found.stored.gathers == gather_by::reach ? options.gathers
+                                                      : found.stored.gathers),
+      files_(options.files),
+      buckets_(std::move(found.stored.members),
+               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
+                                                   options.reduce),
+               options.bucket_bytes, 1, found.norm.unit(), at),
+      frozen_(std::move(found.stored.frozen),
+              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              options.bucket_bytes, at),
+      norm_places_(found.places) {
+  lease_memory(found.stored, stages, options, at);
+  norm_.emplace(found.norm, std::move(found.places),
+                run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at);
+  write_first_values(options.seed, at);
+  if (reaches_) expect_plan_compared(at);  // which ends on no rank before the values are there
+  expect_names_apart(at);
+  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
+}
+
+template <class Run, class Precision>
+parameter_store<Run, Precision>::~parameter_store() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -39571,400 +41306,6 @@ checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/clip.hpp
-//
-// The norm of all gradients of the model, every parameter counted once, wherever its parts are held. Each sum of
-// squares of a unit (a chunk, or 2^k of them in order) is written by exactly one rank into a table of the whole model.
-// The table is summed over the world, where each entry is added to zeros, and folded in the model's order. So neither
-// pipeline stages nor sharded optimizer state change a bit of the norm.
-//
-//   belay::norm_table table;
-//   std::vector<belay::norm_place> places{{table.add(wte.local_size()), 0}, {table.add(head.local_size()), 0}};
-//   std::vector<double> memory(table.entries());
-//   belay::gradient_norm<float> norm(table, places, memory);
-//   const auto length = norm(reduced, mesh.control());
-//   if (length.finite()) optimizer.apply(*done, std::move(reduced), length.clip(1.0));
-
-// ---- belay/train/norm_table.hpp
-//
-// Where the sums of squares of every parameter of the model stand in one table, an entry for each unit of 2^k chunks. k
-// is the smallest with which the whole parameters need at most 8 MiB, so it follows from the model alone. Parameters
-// that are held in parts have up to one entry more for each part.
-
-namespace belay::inline BELAY_ABI {
-
-/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
-/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
-struct norm_parts {
-  std::vector<std::size_t> elements;
-  std::size_t mine = 0;
-  norm_share share = norm_share::counted_here;
-};
-
-/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
-template <placement Placement>
-[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
-  constexpr axis_set cut = cut_directions<Placement>();
-  norm_parts out;
-  coordinate each = here;
-  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
-    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
-      if (cut.has(axis::expert)) each.expert = e;
-      if (cut.has(axis::tensor)) each.tensor = t;
-      if (each == here) out.mine = out.elements.size();
-      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
-    }
-  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
-  return out;
-}
-
-/// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
-class norm_table {
- public:
-  /// The entries to which the unit keeps a model whose parameters are held whole: 8 MiB of them.
-  static constexpr std::size_t most_entries = (std::size_t{8} << 20) / sizeof(double);
-
-  /// Adds a parameter of one part, which one or more ranks hold. Returns its number.
-  std::size_t add(std::size_t elements, where at = where::current()) {
-    return add(std::span<const std::size_t>(&elements, 1), at);
-  }
-
-  /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
-  /// than any memory holds.
-  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
-
-  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
-  /// it.
-  [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
-  /// Takes a larger unit than the parameters need: that of a model of which they are a part.
-  void widen(ownership_unit unit) noexcept;
-  /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
-  template <can_all_reduce<std::uint64_t> Group>
-  void widen(const Group& stages, where at = where::current()) {
-    std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
-    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
-    widen(unit_for(all));
-  }
-
-  [[nodiscard]] std::size_t parameters() const noexcept { return parameters_.size(); }
-  [[nodiscard]] std::size_t entries() const noexcept { return entries_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return entries_ * sizeof(double); }
-
-  [[nodiscard]] bool has(std::size_t parameter, std::size_t part) const noexcept {
-    return parameter < parameters_.size() && part < parameters_[parameter].count;
-  }
-  /// The first entry of a part, and its elements.
-  [[nodiscard]] std::size_t first_entry(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].first;
-  }
-  [[nodiscard]] std::size_t elements(std::size_t parameter, std::size_t part) const noexcept {
-    return parts_[parameters_[parameter].first + part].count;
-  }
-
-  /// Sum of squares of one parameter, its entries added in order.
-  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
-
- private:
-  struct table_range {
-    std::size_t first = 0;
-    std::size_t count = 0;
-  };
-
-  // The smallest unit with which whole parameters need at most `most_entries`.
-  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
-
-  std::vector<table_range> parameters_;  // their parts
-  std::vector<table_range> parts_;       // their first entry and their elements
-  std::size_t entries_ = 0;
-  ownership_unit unit_;
-  std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/norm_table.ipp
-//
-// The table grows by a parameter or to a larger unit, and is folded.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_elements, where at) {
-  checked_size elements;
-  for (std::size_t part : part_elements) elements += part;
-  const auto words = [&] {
-    return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
-           std::to_string(part_elements.size()) + " parts, is";
-  };
-  static_cast<void>(elements.value(words, at));
-  parameters_.push_back({parts_.size(), part_elements.size()});
-  for (std::size_t part : part_elements) {
-    parts_.push_back({entries_, part});
-    entries_ += unit_.count(part);
-  }
-  for (unsigned k = 0; k < sums_.size(); ++k)
-    sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
-  widen(unit_for(sums_));
-  return parameters_.size() - 1;
-}
-
-BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
-  if (unit.k() <= unit_.k()) return;
-  unit_ = unit;
-  entries_ = 0;
-  for (table_range& part : parts_) {
-    part.first = entries_;
-    entries_ += unit_.count(part.count);
-  }
-}
-
-BELAY_DECL double norm_table::fold(std::size_t parameter, std::span<const double> table) const noexcept {
-  const table_range parts = parameters_[parameter];
-  double squares = 0;
-  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
-    const table_range held = parts_[part];
-    for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
-  }
-  return squares;
-}
-
-BELAY_DECL ownership_unit norm_table::unit_for(std::span<const std::uint64_t> entries) noexcept {
-  unsigned k = 0;
-  while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
-  return ownership_unit(k);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The factor by which the optimizer multiplies gradients; `none` is 1.
-class clip_factor {
- public:
-  /// No clipping; the number that gradients are multiplied with.
-  [[nodiscard]] static constexpr clip_factor none() noexcept { return clip_factor{1.0}; }
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-
- private:
-  friend class gradient_norm_value;
-  explicit constexpr clip_factor(double value) noexcept : value_(value) {}
-  double value_;
-};
-
-/// The norm of a step's gradients, equal on all ranks.
-class gradient_norm_value {
- public:
-  /// A norm that was computed elsewhere.
-  explicit constexpr gradient_norm_value(double value) noexcept : value_(value) {}
-
-  /// The norm.
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-  /// False where any gradient of any rank is infinite or not a number.
-  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
-  /// min(1, max_norm / (norm + 1e-6)).
-  [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
-    const double factor = max_norm / (value_ + 1e-6);
-    return clip_factor{factor < 1.0 ? factor : 1.0};
-  }
-
- private:
-  double value_;
-};
-
-/// Where a parameter of the buckets is in the table: its number, and the part that is held here.
-struct norm_place {
-  /// The parameter's number in the table, and which part of it.
-  std::size_t parameter = 0;
-  std::size_t part = 0;
-  norm_share share = norm_share::counted_here;  // elsewhere: by a rank along another axis that holds the same part
-};
-
-/// Computes the norm. Its memory is given, so that a step allocates nothing.
-template <class T>
-class gradient_norm {
- public:
-  /// `places[i]` is that of parameter i of the buckets. `memory` has `table.entries()` doubles and outlives this.
-  gradient_norm(norm_table table, std::vector<norm_place> places, std::span<double> memory, where at = where::current())
-      : table_(std::move(table)), places_(std::move(places)), memory_(memory) {
-    if (memory.size() != table_.entries())
-      throw usage_error(
-          "the norm needs " + std::to_string(table_.entries()) + " doubles, got " + std::to_string(memory.size()), at);
-    for (const norm_place& place : places_)
-      if (!table_.has(place.parameter, place.part))
-        throw usage_error("no part " + std::to_string(place.part) + " of parameter " + std::to_string(place.parameter) +
-                              " in the table of the norm",
-                          at);
-    check_places(at);
-  }
-
-  /// The norm over all ranks of `world`. Collective: every rank gives the gradients of its buckets' last reduction.
-  /// Checks across ranks compare the divisors.
-  template <class Group>
-  [[nodiscard]] gradient_norm_value operator()(const reduced_gradients<T>& gradients, Group&& world,
-                                               where at = where::current()) {
-    return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
-  }
-
-  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
-  template <class Group>
-  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
-    fill(gradients, world, nullptr, at);
-    return fold_after(0);
-  }
-  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
-  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
-  /// one table.
-  template <class Plane, class Stages>
-  [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
-    fill(gradients, plane, nullptr, at);
-    return fold_along(stages, at);
-  }
-  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
-  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
-  template <class Group>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
-                                    where at) {
-    const Group& replicas = mesh.replicas(at);
-    fill(gradients, replicas, told_by, at);
-    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
-    return fold_along(mesh.pipeline(at), at);
-  }
-
-  /// The norm of one parameter of the table over all its parts, at the last call.
-  [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
-    return kernel::square_root(table_.fold(number, memory_));
-  }
-  [[nodiscard]] const norm_table& table() const noexcept { return table_; }
-
- private:
-  template <class Stages>
-  [[nodiscard]] double fold_along(Stages&& stages, where at) const {
-    double so_far[1] = {0};
-    for (int stage = 0; stage < stages.size(); ++stage) {
-      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
-    }
-    return so_far[0];
-  }
-
-  // The table of all ranks of `world`.
-  template <class Group>
-  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
-    static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
-                  "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
-                  "mesh.control()");
-    if (!gradients.latest())
-      throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
-    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
-      const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
-      if (!found.empty()) throw usage_error(found, at);
-    }
-    for (double& entry : memory_) entry = 0;
-    std::span<const double> told;
-    if (told_by != nullptr) told = told_by->squares(at);
-    for (const owned_range<T>& range : gradients.owned()) {
-      check_place(range, at);
-      const bool is_told = told_by != nullptr && range.gradient_file == nullptr;
-      const std::span<const double> own = told.first(is_told ? chunks_of(range.count) : 0);
-      told = told.subspan(own.size());
-      if (range.share == norm_share::counted_elsewhere) continue;
-      const norm_place place = places_[range.parameter];
-      if (place.share == norm_share::counted_elsewhere) continue;
-      const std::size_t unit = table_.unit().elements();
-      double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
-      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (is_told) continue;
-      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
-        if (world.traits().on_device)
-          throw usage_error(
-              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
-      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
-        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
-      else
-        add_on_host(range, entries, at);
-    }
-    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
-  }
-  void add_on_host(const owned_range<T>& range, double* entries, where at) {
-    const std::size_t unit = table_.unit().elements();
-    if (range.gradient_file != nullptr) {
-      chunk_.resize(parameter_chunk);
-      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
-    }
-    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
-      double squares = 0;
-      const compute_type_t<T>* gradient = range.gradient + first;
-      if (range.gradient_file != nullptr) {
-        range.gradient_file->get(gradient, chunk_.data(),
-                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
-        gradient = chunk_.data();
-      }
-      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
-      entries[first / unit] += squares;
-    }
-  }
-  // A kernel for as many chunks as have room for what they tell.
-  template <class Group>
-  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
-    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
-    auto* const told = reinterpret_cast<double*>(group.scratch().data());
-    squares_.resize(room);
-    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
-      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
-      const std::size_t chunks = chunks_of(count);
-      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
-      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
-      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
-    }
-  }
-  // The sum of squares of the table's parameters, in order, added to what those before them have.
-  [[nodiscard]] double fold_after(double squares) const noexcept {
-    for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
-    return squares;
-  }
-
-  // A parameter counts once: two places of one part would overwrite each other.
-  void check_places(where at) const {
-    std::vector<std::pair<std::size_t, std::size_t>> taken;
-    for (const norm_place& place : places_) taken.emplace_back(place.parameter, place.part);
-    std::sort(taken.begin(), taken.end());
-    const auto twice = std::adjacent_find(taken.begin(), taken.end());
-    if (twice != taken.end())
-      throw usage_error("two parameters of the buckets stand at part " + std::to_string(twice->second) +
-                            " of parameter " + std::to_string(twice->first) + " in the table of the norm",
-                        at);
-  }
-
-  void check_place(const owned_range<T>& range, where at) const {
-    if (range.parameter >= places_.size())
-      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
-                            " has no place in the table of the norm, which was given " + std::to_string(places_.size()),
-                        at);
-    const norm_place place = places_[range.parameter];
-    const std::size_t elements = table_.elements(place.parameter, place.part);
-    if (range.offset > elements || range.count > elements - range.offset)
-      throw usage_error("the buckets' parameter number " + std::to_string(range.parameter) +
-                            " has more elements than its place in the table of the norm, which has " +
-                            std::to_string(elements),
-                        at);
-    const std::size_t unit = table_.unit().elements();
-    const std::size_t end = range.offset + range.count;
-    if (range.offset % unit != 0 || (end % unit != 0 && end != elements))
-      throw usage_error("the buckets cut their parameter number " + std::to_string(range.parameter) +
-                            " inside an entry of the norm's table, which has " + std::to_string(unit) +
-                            " elements: make the buckets with table.unit()",
-                        at);
-  }
-
-  norm_table table_;
-  std::vector<norm_place> places_;
-  std::span<double> memory_;
-  rank_comparison compared_;
-  std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
-  std::vector<double> squares_;           // of chunks of gradients on a device
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/evaluate.hpp
 //
 // Evaluation on all ranks of a run: forwards that owe nothing, their losses summed, and room for experts that had too
@@ -40069,7 +41410,7 @@ class lasting_leases {
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
   /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
+  [[nodiscard]] const rank_shards* shards_of(std::size_t item) const noexcept;
   /// Leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
 
@@ -40198,7 +41539,7 @@ BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory)
   vacated_.push_back(0);
 }
 
-BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
+BELAY_DECL const rank_shards* lasting_leases::shards_of(std::size_t item) const noexcept {
   const rank_shards* out = nullptr;
   for (const rank_shards& each : shards_)
     if (each.item == item) out = &each;
@@ -40817,7 +42158,7 @@ std::vector<lasting_lease> run_of<Engine>::leases_of(tier where_it_is, std::stri
 
 template <class Engine>
 std::size_t run_of<Engine>::bytes_on(const lasting_lease& leased, int rank) const {
-  const rank_shards* const shards = leased_.shares_of(leased.item);
+  const rank_shards* const shards = leased_.shards_of(leased.item);
   return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
@@ -40914,7 +42255,7 @@ auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
-    const rank_shards* const shards = leased_.shares_of(i);
+    const rank_shards* const shards = leased_.shards_of(i);
     if (shards != nullptr) item.bytes = shards->bytes[static_cast<std::size_t>(rank)];
     const std::size_t reached = shards == nullptr ? 0 : shards->reached;
     item.capacity = greater_of(item.bytes, reached);
@@ -41356,620 +42697,6 @@ void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& 
 //   std::vector<float> state(belay::adamw<float, group>::state_elements(buckets));
 //   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
-
-// ---- belay/train/optimizer/offloaded_state.hpp
-//
-// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
-// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
-// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
-// and that in a file passes through slots of the host beside them.
-
-// ---- belay/train/optimizer/state_layout.hpp
-//
-// Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
-// chunks stream. The plan and the run take the sizes from here.
-
-namespace belay::inline BELAY_ABI {
-
-/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
-/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
-/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
-/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
-/// back.
-struct optimizer_memory {
-  tier state = tier::device;
-  std::string folder = {};                   // of tier file: the directory in which its file is made
-  std::size_t chunk = std::size_t{1} << 18;  // elements that stream as one
-  file_access access = file_access::best;    // of tier file
-};
-
-/// Bytes of what a chunk needs in a slot, and of the whole. `parts` elements of `state_bytes` bytes for each element
-/// that is owned; values have `value_bytes`, gradients as much as one part of the state.
-class state_layout {
- public:
-  state_layout() = default;
-  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
-               std::size_t value_bytes, std::size_t alignment) noexcept
-      : in_file_(state == tier::file),
-        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
-        chunk_(chunk),
-        of_state_(parts * state_bytes),
-        of_slot_(state_bytes + value_bytes),
-        alignment_(in_file_ ? alignment : std::size_t{64}) {}
-
-  /// Elements of a chunk at most, where `owned` are owned.
-  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
-  [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
-    return owned / chunk_ + (owned % chunk_ != 0);
-  }
-  /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
-  /// file is also written from its slot: one more is written meanwhile.
-  [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
-    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
-  }
-  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
-  [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
-    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
-  }
-  [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
-    return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
-  }
-  /// The ring, with room to align its first slot.
-  [[nodiscard]] std::size_t ring_bytes(std::size_t owned) const noexcept {
-    return owned == 0 ? 0 : slots_of(owned) * slot_bytes(owned) + (in_file_ ? alignment_ : 0);
-  }
-  /// Byte of the file at which a whole chunk `number` begins, and the end of the last, which may be shorter.
-  [[nodiscard]] std::size_t file_offset(std::size_t number) const noexcept {
-    return number * rounded(chunk_ * of_state_);
-  }
-  [[nodiscard]] std::size_t file_bytes(std::size_t owned) const noexcept {
-    return file_offset(owned / chunk_) + rounded(owned % chunk_ * of_state_);
-  }
-  /// Of `count` elements of state in the file.
-  [[nodiscard]] std::size_t file_bytes_of_chunk(std::size_t count) const noexcept { return rounded(count * of_state_); }
-  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-
- private:
-  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
-    return checked_size(bytes).rounded_up(alignment_).saturated();
-  }
-
-  bool in_file_ = false, in_slot_ = false;
-  std::size_t chunk_ = 1;
-  std::size_t of_state_ = 0, of_slot_ = 0;
-  std::size_t alignment_ = 64;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
-/// rank owns, in the order of its ranges.
-class state_chunks {
- public:
-  /// Where a chunk begins: an element of a range, and one of the state.
-  struct chunk {
-    std::size_t range = 0, offset = 0;
-    std::size_t first = 0, count = 0;
-  };
-
-  state_chunks() = default;
-  /// Of `most` elements each, but for the last.
-  template <class T>
-  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
-    chunk next;
-    for (std::size_t r = 0; r < owned.size(); ++r)
-      for (std::size_t done = 0; done < owned[r].count;) {
-        if (next.count == 0) next = {r, done, next.first, 0};
-        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
-        next.count += taken;
-        done += taken;
-        if (next.count < most) continue;
-        all_.push_back(next);
-        next = {0, 0, next.first + next.count, 0};
-      }
-    if (next.count > 0) all_.push_back(next);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
-  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
-
-  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
-  template <class T, class Visit>
-  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
-    std::size_t r = of.range, offset = of.offset;
-    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
-      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
-      if (count > 0) visit(owned[r], offset, done, count);
-      done += count;
-    }
-  }
-
- private:
-  std::vector<chunk> all_;
-};
-
-/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
-/// lies in another lower tier is updated in place, on a device what lies there.
-struct bucket_copies {
-  bool values = true;
-  bool gradients = true;
-  file_shards* value_file = nullptr;
-  file_shards* gradient_file = nullptr;
-};
-
-/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
-/// file does.
-template <class Buckets, class IsCopied>
-[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
-  std::vector<bucket_copies> all;
-  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    const bucket_places::bucket_location& place = buckets.places()[b];
-    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
-    if (place.values_in == tier::file) one.value_file = buckets.value_file();
-    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
-    one.values = one.values || one.value_file != nullptr;
-    one.gradients = one.gradients || one.gradient_file != nullptr;
-    all.push_back(one);
-  }
-  return all;
-}
-
-/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
-/// are over.
-template <class T, tier_file_calls Files, std::size_t Parts>
-class offloaded_state {
- public:
-  using state_type = compute_type_t<T>;
-  static constexpr std::size_t parts = Parts;
-  using visit_state = function_ref<void(const char*, const owned_range<T>&, std::span<state_type>)>;
-  using visit_place = function_ref<void(const char*, const owned_range<T>&, std::span<const stored_bytes>)>;
-
-  /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
-  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
-  /// that file. Throws tier_file_error where it cannot be made.
-  offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
-                  const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
-
-  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
-  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
-  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
-  /// launch.
-  template <class Engine, class Buckets, class Computes>
-  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
-    const std::size_t bucket_count = buckets.layout().buckets().size();
-    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
-    ring_.reset();
-    auto& copies = engine.copies();
-    auto& compute = engine.compute();
-    stream_event values = compute.record();
-    copies.wait(values, at);  // gradients are there, and nobody reads the values
-    std::size_t bucket = 0;
-    // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
-    // meanwhile.
-    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
-    for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
-      for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
-        in_slots_[loaded % slot_count] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
-      values = store(k, in_slots_[k % slot_count], engine, at);
-      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
-        gather(bucket, values);
-    }
-    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
-    copies.let_wait(compute, values, at);
-    if (file_)
-      for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
-    for (const bucket_copies& each : copies_of_) {
-      if (each.value_file == nullptr) continue;
-      each.value_file->queue_settle(at);
-      break;
-    }
-    buckets.finish_gathers_in(compute);
-  }
-
-  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
-  /// `visit` writes goes back there. Nothing may be under way.
-  void each_state(visit_state visit, where at);
-  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
-  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
-  void fill_state(visit_state visit, where at);
-  /// Calls `visit(part, range, places)` for state in a file: part by part, so that what is adjacent in a chunk follows.
-  void each_place(visit_place visit) const;
-
-  [[nodiscard]] bool in_file() const noexcept { return file_.has_value(); }
-  [[nodiscard]] const tier_file<Files>* file() const noexcept { return file_ ? &*file_ : nullptr; }
-
-  static constexpr const char* part_names[] = {"first_moment", "second_moment", "master"};
-
- private:
-  // A chunk in its slot.
-  struct slot_view {
-    std::byte* all = nullptr;
-    std::array<state_type*, parts> state{};  // there, or where it lives
-    state_type* gradient = nullptr;
-    T* value = nullptr;
-    std::size_t number = 0, count = 0;
-  };
-
-  [[nodiscard]] slot_view view_of(std::span<std::byte> slot, std::size_t chunk) const noexcept {
-    slot_view out;
-    out.all = slot.data();
-    out.count = chunks_[chunk].count;
-    out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
-    out.value = reinterpret_cast<T*>(out.gradient + chunk_);
-    for (std::size_t p = 0; p != parts; ++p)
-      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
-                                        : state_.data() + p * part_ + chunks_[chunk].first;
-    return out;
-  }
-  // What a file is read into and written from.
-  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
-    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
-  }
-
-  void visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const;
-
-  template <class Element, class Copies>
-  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
-                      where at) {
-    if (file != nullptr)
-      file->queue_read(from, to, count * sizeof(Element), at);
-    else
-      copies.copy(to, from, count * sizeof(Element));
-  }
-  // The state of a chunk, between its slot and where it lives.
-  template <class Copies>
-  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
-    if (file_) {
-      std::byte* const to = file_slot(slot.number).data();
-      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
-                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
-      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
-      return;
-    }
-    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
-      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
-  }
-  template <class Copies>
-  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
-    if (file_) {
-      std::byte* const from = file_slot(slot.number).data();
-      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
-      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count),
-                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
-      return;
-    }
-    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
-      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
-  }
-  template <class Copies>
-  [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
-    const std::size_t number = ring_.next();
-    if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
-    slot_view slot = view_of(ring_.acquire(copies, at), k);
-    slot.number = number;
-    restore_state(k, slot, copies, at);
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& from = copies_of_[range.bucket];
-                              if (from.gradients)
-                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-                              if (from.values)
-                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-                            });
-    copied_[number] = copies.record();
-    return slot;
-  }
-
-  template <class Engine, class Computes>
-  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
-    engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
-    state_chunks::each_part(
-        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const bucket_copies& of = copies_of_[range.bucket];
-          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
-          std::array<state_type*, parts> state = slot.state;
-          for (state_type*& each : state) each += in;
-          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
-        });
-  }
-
-  // Returns when the values are where they live.
-  template <class Engine>
-  [[nodiscard]] stream_event store(std::size_t k, const slot_view& slot, Engine& engine, where at) {
-    auto& copies = engine.copies();
-    copies.wait(engine.compute().record(), at);
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& to = copies_of_[range.bucket];
-                              if (to.value_file != nullptr)
-                                to.value_file->queue_write(range.value + offset, slot.value + in, n * sizeof(T), at);
-                              else if (to.values)
-                                copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
-                            });
-    const stream_event values = copies.record();
-    offload_state(k, slot, copies, at);
-    ring_.release(copies.record(), at);
-    return values;
-  }
-
-  // The first bucket that has values in chunk `k` or later.
-  [[nodiscard]] std::size_t first_unfinished(std::size_t k) const noexcept {
-    return k < chunks_.size() ? owned_[chunks_[k].range].bucket : static_cast<std::size_t>(-1);
-  }
-
-  std::span<const owned_range<T>> owned_;
-  state_layout sizes_;
-  state_chunks chunks_;
-  std::size_t chunk_, state_in_slot_;
-  std::span<state_type> state_;
-  std::size_t part_;
-  std::vector<bucket_copies> copies_of_;  // by bucket
-  slot_ring ring_, beside_;
-  std::vector<slot_view> in_slots_;
-  std::vector<stream_event> copied_;    // by slot: its chunk is there
-  std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
-  std::optional<tier_file<Files>> file_;
-};
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements,
-                                                  std::vector<bucket_copies> copied, const optimizer_memory& memory,
-                                                  const state_layout& sizes, std::span<state_type> state,
-                                                  std::span<std::byte> ring, std::span<std::byte> beside,
-                                                  slot_contents free, where at)
-    : owned_(owned),
-      sizes_(sizes),
-      chunks_(owned, memory.chunk),
-      chunk_(sizes.chunk_of(owned_elements)),
-      state_in_slot_(sizes.state_in_slot(owned_elements)),
-      state_(state),
-      part_(owned_elements),
-      copies_of_(std::move(copied)) {
-  if (owned_elements == 0) return;
-  const std::size_t slot_count = sizes.slots_of(owned_elements);
-  const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
-    void* first = all.data();
-    std::size_t room = all.size();
-    first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
-    return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
-                     sizes.alignment(), found);
-  };
-  ring_ = slots_in(ring, free);
-  if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-  in_slots_.resize(slot_count);
-  written_.resize(slot_count);
-  copied_.resize(slot_count);
-  if (memory.state == tier::file)
-    file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::each_state(visit_state visit, where at) {
-  if (!file_) {
-    std::size_t done = 0;
-    for (const owned_range<T>& range : owned_) {
-      for (std::size_t p = 0; p != parts; ++p)
-        visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
-      done += range.count;
-    }
-    return;
-  }
-  ring_.reset();
-  for (std::size_t k = 0; k < chunks_.size(); ++k) {
-    const slot_view slot = view_of(file_slot(0), k);
-    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-    file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
-    visit_chunk(k, slot, visit);
-    file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
-  }
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::fill_state(visit_state visit, where at) {
-  if (!file_) return each_state(visit, at);
-  ring_.reset();
-  for (file_transfer& each : written_) each = {};
-  for (std::size_t k = 0; k < chunks_.size(); ++k) {
-    file_transfer& last = written_[k % ring_.slot_count()];
-    last.wait(at);
-    const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
-    const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
-    std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
-    visit_chunk(k, slot, visit);
-    last = file_->start_write(sizes_.file_offset(k), bytes, at);
-  }
-  for (file_transfer& each : written_) each.wait(at);
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::each_place(visit_place visit) const {
-  std::vector<stored_bytes> places;
-  for (std::size_t p = 0; p != parts; ++p)
-    for (std::size_t k = 0; k < chunks_.size(); ++k)
-      state_chunks::each_part(
-          chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-            if (offset == 0) places.clear();
-            places.emplace_back(file_->reference(),
-                                sizes_.file_offset(k) + (p * chunks_[k].count + in) * sizeof(state_type),
-                                n * sizeof(state_type));
-            if (offset + n == range.count) visit(part_names[p], range, std::span<const stored_bytes>(places));
-          });
-}
-
-template <class T, tier_file_calls Files, std::size_t Parts>
-void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_view& slot, visit_state visit) const {
-  state_chunks::each_part(chunks_[k], owned_,
-                          [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                            owned_range<T> part = range;
-                            part.offset += offset;
-                            part.count = n;
-                            for (std::size_t p = 0; p != parts; ++p)
-                              visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
-                          });
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/optimizer/update.hpp
-//
-// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
-// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
-// of a bucket are gathered while the next one is updated.
-
-namespace belay::inline BELAY_ABI {
-
-/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
-using adamw_settings = kernel::adamw_settings;
-
-/// The token of a committed step.
-template <class Token>
-concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
-
-/// Reduced and divided gradients, which are moved.
-template <class Gradients, class T>
-concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
-
-/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
-/// narrower than its gradients.
-template <class T>
-inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
-
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
-template <class T = float>
-[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
-                                               std::span<const std::size_t> rank_in_replica_group) {
-  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
-}
-
-/// Whether shards of parameters or gradients lie in a lower tier.
-[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
-  for (const replica_group_shape& each : layout.replica_groups())
-    if (each.values != tier::device || each.gradients != tier::device) return true;
-  return false;
-}
-
-/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
-struct update {
-  /// The learning rate of this update.
-  double learning_rate = 1e-3;
-  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
-};
-
-/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
-inline void check_update(const update& with, where at) {
-  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
-    throw usage_error(
-        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
-  if (is_nan(with.clip) || with.clip <= 0)
-    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
-                          ": the limit is above 0, and infinity is none",
-                      at);
-}
-
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
-
-/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
-/// copies `state[2]`, in kernels of at most `at_once` elements.
-template <class T, class Kit, class State, class Parts, class Scalars>
-void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
-                 const Scalars& scalars, std::size_t at_once) {
-  for (std::size_t i = 0, part = 0; i < count; i += part) {
-    part = lesser_of(count - i, at_once);
-    const auto update = [&](State* master) {
-      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
-    };
-    if constexpr (std::is_same_v<T, State>)
-      kit.each(part, update(value + i));
-    else
-      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
-  }
-}
-
-/// The scalars of an update in the memory of a device, where there is one.
-template <class State>
-struct update_numbers {
-  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
-  const adamw_step<State>* memory = nullptr;
-  std::function<void(const adamw_step<State>&, where)> write;
-
-  /// Beside the memory of `run`, which keeps it.
-  template <class Run>
-  void make(Run& run, where at) {
-    using memory_type = typename Run::memory_type;
-    if constexpr (device_region<memory_type>) {
-      auto& engine = run.engine();
-      auto numbers =
-          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
-      memory = numbers->get();
-      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
-        to->write(engine.compute(), value, now);
-      };
-      run.keep(numbers);
-    }
-  }
-};
-
-/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
-/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
-template <class Stream, class Buckets, class T, class Change>
-void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
-                       where at) {
-  std::size_t done = 0, bucket = 0;
-  const auto gather_before = [&](std::size_t end) {
-    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-  };
-  for (const owned_range<T>& range : owned) {
-    gather_before(range.bucket);
-    change(range, done);
-    done += range.count;
-  }
-  gather_before(buckets.layout().buckets().size());
-  buckets.finish_gathers_in(stream);
-}
-
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
-/// elements, and the gathers of their buckets.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
-  using state_type = compute_type_t<T>;
-  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
-  const std::size_t part = state.size() / parts;
-  const auto update = [&](const owned_range<T>& range, std::size_t done) {
-    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    std::array<state_type*, parts> of_range{};
-    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
-    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
-  };
-  change_and_gather(kit.stream(), buckets, owned, update, at);
-}
-
-/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
-/// of `queue_update`.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
-  const std::size_t part = state.size() / adamw_state_parts<T>;
-  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
-      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
-                                                                      undecayed});
-    buckets.start_gather(b, after(kit.stream().record(), at));
-  }
-  buckets.finish_gathers_in(kit.stream());
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -43247,745 +43974,6 @@ void phase_switch<Run, Stores...>::moves(Residency& residency) {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store.hpp
-//
-// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
-// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
-// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
-//
-//   network net;                                     // has for_each_parameter(visit)
-//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
-//   belay::adamw optimizer{store};
-//   belay::step step{run.engine(), store};
-
-// ---- belay/train/store_gradients.hpp
-//
-// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
-// named when the store begins the next step.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Store>
-class [[nodiscard]] store_gradients {
- public:
-  using store_type = Store;
-  using value_type = typename Store::value_type;
-  static constexpr bool reduces = true;
-
-  store_gradients(store_gradients&& other) noexcept
-      : store_(std::exchange(other.store_, nullptr)),
-        reduced_(std::move(other.reduced_)),
-        squares_(other.squares_),
-        summary_(other.summary_) {}
-  store_gradients& operator=(store_gradients&&) = delete;
-  ~store_gradients() {
-    if (store_ != nullptr) store_->note_unapplied(summary_.number);
-  }
-
-  /// The ranges that this rank owns, in the order of memory, to look at.
-  [[nodiscard]] owned_gradients<value_type> owned() const {
-    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
-    return owned_gradients<value_type>(reduced_.owned());
-  }
-  /// Whether they are still to be applied, and those of a store with such buckets.
-  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
-    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
-  }
-  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
-  /// The sum of squares of all gradients of the store, on all ranks.
-  [[nodiscard]] double squares() const noexcept { return squares_; }
-  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
-  template <class Participant>
-  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
-    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
-  }
-
-  /// For optimizers: the gradients, which are no longer owed.
-  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    store_ = nullptr;
-    return std::move(reduced_);
-  }
-  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
-  /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept { summary_ = summary; }
-
- private:
-  friend Store;
-  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
-      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
-
-  Store* store_;
-  reduced_gradients<value_type> reduced_;
-  double squares_;
-  step_summary summary_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store_update.hpp
-//
-// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
-// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
-// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
-// ring, chunk by chunk.
-
-namespace belay::inline BELAY_ABI {
-
-/// A function for `store.update` that runs on the host.
-template <class F, class T>
-concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
-                                         std::span<const compute_type_t<T>>, std::size_t>;
-/// One that queues kernels through a frame.
-template <class F, class Engine, class T>
-concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
-                                          std::span<const compute_type_t<T>>, std::size_t>;
-
-template <class Store>
-class store_update {
- public:
-  using value_type = typename Store::value_type;
-  using number = compute_type_t<value_type>;
-  using engine_type = typename Store::run_type::engine_type;
-  using group_type = typename Store::group_type;
-
-  /// The store outlives it.
-  explicit store_update(Store& store) noexcept : store_(&store) {}
-
-  /// True, or it does not compile and says what such a function is.
-  template <class F>
-  [[nodiscard]] static consteval bool takes() {
-    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
-    static_assert(in_frame || updates_on_host<F, value_type>,
-                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
-                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
-    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
-                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
-                  "f(frame, name, values, gradients, first)");
-    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
-  }
-
-  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
-  template <class F>
-  void run(F& f, where at) {
-    if (!made_) make(at);
-    auto& buckets = store_->buckets();
-    auto& engine = store_->run().engine();
-    if (store_->rehearsed()) {
-      rehearse(f, at);
-    } else if (streamed_) {
-      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
-                                const number* gradient, const auto& state, std::size_t count) {
-        number* master = nullptr;
-        if constexpr (has_master) master = state[0];
-        change(f, range, offset, {value, count}, gradient, master, at);
-      };
-      streamed_->update(engine, buckets, computes, at);
-    } else {
-      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
-        number* const master = has_master ? masters_.data() + done : nullptr;
-        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
-      };
-      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
-    }
-  }
-
- private:
-  static constexpr bool has_master = !std::is_same_v<value_type, number>;
-  static constexpr std::size_t parts = has_master ? 1 : 0;
-  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
-
-  // In the first update, which a rehearsal has too: memory for as long as the run.
-  void make(where at) {
-    made_ = true;
-    auto& run = store_->run();
-    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
-    if (!has_master && !streams()) return;
-    store_->ask_shards();  // the peak of a step was without this shard
-    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
-    if (!streams()) return;
-    const bool on_device = belay::on_device(run.computes());
-    const optimizer_memory memory;
-    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
-    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
-        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
-        at);
-    if (store_->rehearsed()) return;
-    auto& buckets = store_->buckets();
-    std::vector<bucket_copies> copied =
-        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
-    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
-    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
-                                                ring, std::span<std::byte>(), free, at);
-    run.keep(streamed_);
-  }
-  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
-  [[nodiscard]] bool streams() const {
-    const bucket_layout& layout = store_->buckets().layout();
-    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
-    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
-      return each.values == tier::file || each.gradients == tier::file;
-    });
-  }
-  [[nodiscard]] std::size_t elements() const {
-    std::size_t all = 0;
-    for (const auto& range : store_->buckets().owned()) all += range.count;
-    return all;
-  }
-
-  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
-  template <class F>
-  void rehearse(F& f, where at) {
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      store_->ask_shards();
-      const bool in_chunks = streams();
-      for (const owned_range<value_type>& range : store_->buckets().owned()) {
-        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
-        if constexpr (has_master)
-          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
-        else
-          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
-      }
-    }
-  }
-
-  template <class F>
-  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
-              const number* gradients, [[maybe_unused]] number* masters, where at) {
-    const std::size_t count = values.size();
-    if (count == 0) return;
-    if constexpr (has_master) {
-      auto& kit = store_->run().engine().kit();
-      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
-      call(f, range, offset, {masters, count}, {gradients, count}, at);
-      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
-    } else {
-      call(f, range, offset, values, {gradients, count}, at);
-    }
-  }
-  template <class F>
-  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
-            std::span<const number> gradients, where at) {
-    auto& engine = store_->run().engine();
-    const std::string& name = store_->buckets().parameter(range.parameter).name();
-    const std::size_t first = range.offset + offset;
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      const invocation of_update{"update", 0, 0, at};
-      invocation_memory memory;
-      {
-        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
-        f(launches, name, values, gradients, first);
-      }
-      engine.activations().release(memory.kept);
-      engine.activations().release(memory.remembered);
-    } else {
-      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
-    }
-  }
-
-  Store* store_;
-  std::span<number> masters_;
-  std::shared_ptr<streamed_type> streamed_;
-  bool made_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
-/// parameters point to it.
-template <class Run, class Precision = precision<>>
-class parameter_store final : public participant, public store_memory<Run, Precision> {
-  using memory = store_memory<Run, Precision>;
-  using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
-
- public:
-  using typename memory::buckets_type, typename memory::gradient_type, typename memory::group_type,
-      typename memory::value_type;
-  using run_type = Run;
-  using kit_type = typename Run::engine_type::kit_type;
-  using committed_part = store_gradients<parameter_store>;
-  friend committed_part;
-
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
-  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
-  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
-                  store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
-  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
-  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
-  /// trained, on two, or one is listed twice.
-  template <lists_parameters Model>
-  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided, tier::device, options, at)}, options, at) {}
-  /// Of several parts, each with a stage of its own; the model's order is theirs.
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
-                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, store_options{}, parts...) {}
-  parameter_store(const parameter_store&) = delete;
-  parameter_store& operator=(const parameter_store&) = delete;
-  ~parameter_store() override;
-
-  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
-  void fill(std::uint64_t seed, where at = where::current());
-
-  /// The norm of one parameter at the last commit, by its number in model order.
-  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
-
-  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
-  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
-  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
-  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
-  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
-  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
-  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
-  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
-  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
-  /// Throws usage_error for a token that was applied before or is another store's.
-  template <class... Participants, class F>
-  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
-    update(std::move(token).only_part(), f, at);
-  }
-  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
-  template <class F>
-  void update(committed_part&& part, F&& f, where at = where::current()) {
-    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
-      if (!part.are_of(buckets_))
-        throw usage_error("these gradients were applied before, or belong to another store", at);
-      note_before_update(at);
-      static_cast<void>(std::move(part).take().consume(at));
-      update_.run(f, at);
-      note_update(fnv1a().add_text("update").value());
-    }
-  }
-  /// Does not compile, with a sentence.
-  template <class Token, class F>
-    requires(std::is_lvalue_reference_v<Token>)
-  void update(Token&&, F&&, where = where::current()) {
-    static_assert(!std::is_lvalue_reference_v<Token>,
-                  "belay: update consumes the token: store.update(std::move(*ok), f)");
-  }
-
-  // A step asks its participants for these.
-
-  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
-  void begin(const step_start& start, where at) override;
-
-  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
-  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
-  void compare(order_of_step own, where at) override;
-  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
-  void finish(const divisor_value& divisor, where at) override;
-  [[nodiscard]] reduced_sums reduced() const override;
-  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
-  [[nodiscard]] std::string not_finite() const override;
-  void each_not_finite(function_ref<void(double)> see) const override;
-  void discard_part() noexcept override { reduced_.reset(); }
-  /// The gradients that were finished, for the token of a committed step.
-  [[nodiscard]] committed_part take_part() noexcept;
-
-  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
-  void abandon(where at) override;
-  void withdraw() noexcept override;
-  [[nodiscard]] std::uint64_t fingerprint() const override;
-  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
-  /// Later work of the stream comes after all that has begun up to `end_body`.
-  void gathers_in(gathers_begin when) noexcept;
-  void begin_body(where at);
-  void end_body(where at);
-  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
-  /// Throws usage_error where another one moves gradients and state.
-  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current());
-  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
-  /// of that is away.
-  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
-  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
-  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
-  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
-  /// Whether the phase that this rank is in has them away, alike on all ranks.
-  [[nodiscard]] bool state_away() const noexcept {
-    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
-    return mover != nullptr && mover->away();
-  }
-  /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
-
- private:
-  struct listed_parameters {
-    stored_parameters<value_type, gradient_type> stored;
-    norm_table norm;
-    std::vector<norm_place> places;
-  };
-
-  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
-  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
-  void note_unapplied(std::uint64_t step) noexcept;
-
-  void end_gathers(order_of_step own, where at);
-  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
-                  store_options options, where at);
-  void write_first_values(std::uint64_t seed, where at);
-
-  template <class Model>
-  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
-    listed_parameters found;
-    list(found, 0, model, mesh, whole_below, at);
-    if constexpr (lends_memory<Model>) {
-      found.stored.values = model.borrowed_values();
-      found.stored.gradients = model.borrowed_gradients();
-    }
-    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
-    return found;
-  }
-  template <class... Parts>
-  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
-                                                const held_parameters<Parts>&... parts) {
-    listed_parameters found;
-    std::size_t number = 0;
-    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
-    found.norm.widen(mesh.pipeline(), first_site(parts...));
-    return found;
-  }
-  template <class First, class... Rest>
-  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
-    return first.at;
-  }
-
-  // The parameters of one part, in its replica groups.
-  template <class Model>
-  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
-                   std::size_t whole_below, where at) {
-    const parameter_layers layers(model);
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-      using element = typename Parameter::value_type;
-      constexpr bool fits = std::is_same_v<element, value_type>;
-      static_assert(fits,
-                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
-                    "to the store's arguments");
-      using placement_type = typename Parameter::placement_type;
-      constexpr axis_set cut = cut_directions<placement_type>();
-      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
-      static_assert(is_kept,
-                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
-                    "along data keep of them, belay::zero<S> says");
-      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
-        found.stored.gathers = gather_by::collectives;
-      // Of the largest part, so that all ranks say the same where a cut is not even.
-      const norm_parts parts =
-          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
-      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
-      const bool is_small = largest * sizeof(element) < whole_below;
-      const std::size_t replica_group =
-          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
-      if constexpr (!fits || !is_kept) {
-        return;
-      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
-      } else {
-        expect_even(parameter, parts.elements[parts.mine], at);
-        std::size_t first = placed_by_layout;
-        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
-        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
-        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
-      }
-    });
-  }
-  void expect_names_apart(where at) const;
-  void compare_along_tensor(where at);
-  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
-
-  std::vector<norm_place> norm_places_;
-  gradient_norm<value_type> norm_;
-  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
-  double squares_ = 0;                                    // of those
-  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
-  store_update<parameter_store> update_{*this};
-  bool compared_ = false;
-  bool gathers_compared_ = false;  // in this step
-};
-
-template <class Run, class... Parts>
-parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
-template <class Run, class... Parts>
-parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
-template <class Run, class Model, int Stage>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
-template <class Run, class Model, int Stage>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
-template <class Run, class Model, int Stage, class... Types>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
-    -> parameter_store<Run, precision<Types...>>;
-template <class Run, class Model, int Stage, class... Types>
-parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
-    -> parameter_store<Run, precision<Types...>>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store.ipp
-//
-// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
-
-namespace belay::inline BELAY_ABI {
-
-/// The parameters of one rank of a tensor axis. Its ranks must agree on the list, and on the first values of those that
-/// the axis does not cut: otherwise copies drift apart, and the loss is merely worse.
-template <class T>
-class tensor_copies {
- public:
-  void add(const parameter_base<T>& parameter) {
-    parameters_.push_back(&parameter);
-    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
-    // Ranks differ in the values of a parameter that is cut or divided.
-    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
-    content_hash values;
-    if (whole)
-      parameter.each_kept(
-          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
-    values_.push_back(whole ? values.value() : rank_comparison::abstains);
-  }
-
-  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
-  template <can_all_gather<std::uint64_t> Group>
-  void expect_equal(const Group& along, where at) const {
-    rank_comparison compared;
-    const std::uint64_t count[] = {parameters_.size()};
-    if (compared.differ(along, count, at))
-      throw usage_error(
-          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
-    if (compared.differ(along, kinds_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
-                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
-                        at);
-    if (compared.differ(along, values_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
-                            name_of(compared) +
-                            ", which it does not cut: initialise it with one seed, or fill it from "
-                            "one source",
-                        at);
-  }
-
- private:
-  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
-    return printable(parameters_[compared.first()]->name());
-  }
-
-  std::vector<const parameter_base<T>*> parameters_;
-  std::vector<std::uint64_t> kinds_, values_;
-};
-
-template <class Run, class Precision>
-double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
-  return norm_.of_parameter(norm_places_[parameter].parameter);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
-  this->rewrite([&] { write_first_values(seed, at); }, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
-  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
-  this->note_micro_batches(start.micro_batches);
-  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
-  if (gathers_) gathers_->retire(at);
-  // A store that one rank forgets would be waited for in the comparison of another.
-  if (!std::exchange(compared_, true)) {
-    expect_agreement(*mesh_, start.participants, at);
-    compare_along_tensor(at);
-  }
-  this->expect_plan_compared(at);
-  buckets_.begin_unwritten(start.micro_batches, at);
-  gathers_compared_ = false;
-  if (gathers_) gathers_->begin_step(run_->engine(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
-  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
-  end_gathers(order_of_step::executed, at);
-  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
-                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
-                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0
-                               : norm_.template squares_over<group_type>(
-                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
-}
-
-template <class Run, class Precision>
-auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
-  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
-}
-
-template <class Run, class Precision>
-std::string parameter_store<Run, Precision>::not_finite() const {
-  std::string first;
-  std::size_t more = 0;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
-    if (is_finite(norm_of(p))) continue;
-    if (first.empty())
-      first = ": parameter " + printable(buckets_.parameter(p).name());
-    else
-      ++more;
-  }
-  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
-    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
-}
-
-template <class Run, class Precision>
-auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
-  committed_part out{*this, std::move(*reduced_), squares_};
-  reduced_.reset();
-  return out;
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::abandon(where at) {
-  end_gathers(order_of_step::abandoned, at);
-  buckets_.abandon(mesh_->replicas(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::withdraw() noexcept {
-  reduced_.reset();
-  if (gathers_) gathers_->end_step();
-  buckets_.withdraw();
-}
-
-template <class Run, class Precision>
-update_observation parameter_store<Run, Precision>::observe(update_observer& observer, observer_turn turn, where at) {
-  return buckets_.updates().add(observer, turn, at);
-}
-
-template <class Run, class Precision>
-std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
-  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
-  if (gathers_) gathers_->begin_gathers(when);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::begin_body(where at) {
-  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::end_body(where at) {
-  auto& stream = run_->engine().compute();
-  if (gathers_) gathers_->end_in(stream, at);
-  buckets_.join(stream, at);
-}
-
-template <class Run, class Precision>
-std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
-  return "the gradients of step " + std::to_string(step) +
-         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
-         "std::move(*ok).discard()";
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
-  unapplied_ = step;
-  try {
-    if (std::uncaught_exceptions() == 0)
-      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
-  } catch (...) {  // no memory for the text
-  }
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
-  if (!gathers_) return;
-  compare(own, at);
-  gathers_->end_step();
-  gathers_->retire(at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
-  if (this->rehearsed()) return;
-  const auto write = [&](parameter_base<value_type>& parameter) {
-    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
-  };
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) write(*one.parameter);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_names_apart(where at) const {
-  if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
-  stage_names own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-  own.expect_apart(*mesh_, at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::compare_along_tensor(where at) {
-  if (this->rehearsed() || mesh_->shape().tensor == 1) return;
-  tensor_copies<value_type> own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) own.add(*one.parameter);
-  own.expect_equal(mesh_->tensor(at), at);
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
-                                                  where at) {
-  if (parameter.local_size() == elements) return;
-  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
-                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
-                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
-                    at);
-}
-
-template <class Run, class Precision>
-parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
-                                                 std::vector<held_stage> stages, store_options options, where at)
-    : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
-      norm_places_(found.places),
-      norm_(found.norm, std::move(found.places),
-            run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-  write_first_values(options.seed, at);
-  if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
-  expect_names_apart(at);
-  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-}
-
-template <class Run, class Precision>
-parameter_store<Run, Precision>::~parameter_store() = default;
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// The run, the mesh, and over parameters of type T the store and the optimizer, of ranks of the host.
@@ -44018,9 +44006,6 @@ extern template class parameter_base<bf16>;
 extern template class parameter<float>;
 extern template class parameter<double>;
 extern template class parameter<bf16>;
-extern template class store_memory<run, precision<float>>;
-extern template class store_memory<run, precision<double>>;
-extern template class store_memory<run, precision<bf16>>;
 extern template class parameter_store<run, precision<float>>;
 extern template class parameter_store<run, precision<double>>;
 extern template class parameter_store<run, precision<bf16>>;

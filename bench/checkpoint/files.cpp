@@ -42,7 +42,7 @@ void fill(std::span<std::byte> state) {
   }
 }
 
-double write(const std::string& folder, std::span<std::byte> state) {
+double timed_write(const std::string& folder, std::span<std::byte> state) {
   fill(state);
   belay::manifest content;
   content.id = std::string(16, '1');
@@ -82,7 +82,7 @@ double write(const std::string& folder, std::span<std::byte> state) {
   return seconds;
 }
 
-double read(const std::string& folder, std::span<std::byte> state) {
+double timed_read(const std::string& folder, std::span<std::byte> state) {
   const belay::safetensors::file file(folder + "/" + belay::checkpoint_file_name("parameters", 0), O_RDONLY, {});
   // Nothing of it is dirty: it was written with fsync.
   const belay::unique_fd descriptor(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
@@ -115,7 +115,7 @@ int main(int argc, char** argv) try {
   belay::host_pages memory(mib << 20U);
   const std::span<std::byte> state(memory.data(), mib << 20U);
   const std::string folder(argv[2]);
-  std::printf("%.6f\n", what == "write" ? write(folder, state) : read(folder, state));
+  std::printf("%.6f\n", what == "write" ? timed_write(folder, state) : timed_read(folder, state));
   return 0;
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "checkpoint_files: %s\n", problem.what());

@@ -17,7 +17,7 @@ namespace bench {
   return what.algorithm == "auto" ? belay::host::algorithm::automatic : belay::host::algorithm_named(what.algorithm);
 }
 
-/// What the tuner found, over the static rule.
+/// The choice of the tuner, over the static rule.
 [[nodiscard]] inline std::string text_of(belay::host::variant found, const std::string& usual) {
   const std::string name = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
   return found.by == belay::memory_access::automatic ? name : name + ", " + belay::name(found.by);

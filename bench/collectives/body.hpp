@@ -214,7 +214,7 @@ class measurement {
 };
 
 /// Rank 0: the table, and the JSON file where one is wanted.
-inline void report(const std::vector<cell>& cells, const options& what) {
+inline void report_cells(const std::vector<cell>& cells, const options& what) {
   const std::vector<row> rows = rows_of(cells);
   const run_words words{what.type, what.redop, what.as, what.buffers, what.ranks, what.root};
   print_table(rows, words, stdout);
@@ -249,7 +249,7 @@ std::size_t measure_all(const Group& group, const options& what) {
   for (std::size_t i = 0; i < what.ops.size(); ++i) {
     all.measure(what.ops[i], std::to_string(i + 1) + "/" + std::to_string(what.ops.size()), cells);
   }
-  if (group.rank() == 0) report(cells, what);
+  if (group.rank() == 0) report_cells(cells, what);
   std::size_t wrong = 0;
   for (const cell& each : cells) wrong += each.wrong[0].value_or(0) + each.wrong[1].value_or(0);
   return wrong;

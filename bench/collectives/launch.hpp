@@ -13,7 +13,7 @@
 
 namespace bench {
 
-/// What the ranks leave behind for the process that started them: shared with children.
+/// Results of the ranks, for the process that started them: shared with children.
 struct outcome {
   std::size_t wrong = 0;
 };

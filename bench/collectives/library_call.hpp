@@ -40,7 +40,7 @@ class library_call {
   [[nodiscard]] virtual std::size_t wrong(bool in_place) const = 0;
 };
 
-/// What moving and reducing share: buffers of `T`, and where input and result lie in them.
+/// The part that moving and reducing share: buffers of `T`, and where input and result lie in them.
 template <class Group, class T>
 class buffers_of : public library_call {
  public:
@@ -216,7 +216,7 @@ class all_reducer final : public buffers_of<Group, T> {
   }
 };
 
-/// What else reduces.
+/// All others, which reduce.
 template <class Group, class T, class Op>
 class reducer final : public buffers_of<Group, T> {
  public:

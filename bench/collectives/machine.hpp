@@ -16,7 +16,7 @@
 
 namespace bench {
 
-/// What /proc and uname know, and the states the run found itself in.
+/// The machine as /proc and uname know it, and the states the run found itself in.
 [[nodiscard]] inline nlohmann::ordered_json machine_json(const std::vector<row>& rows, const std::string& mpi) {
   nlohmann::ordered_json out;
   std::ifstream processor("/proc/cpuinfo");

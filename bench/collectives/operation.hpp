@@ -81,7 +81,7 @@ inline constexpr std::array op_names{"barrier",      "all_reduce", "reduce_scatt
   }
 }
 
-/// What a row is about: `count` elements in a part, `parts` of them in the larger buffer, which `bytes` counts.
+/// The sizes of a row: `count` elements in a part, `parts` of them in the larger buffer, which `bytes` counts.
 struct extent {
   std::size_t count = 0;
   std::size_t parts = 1;
@@ -102,7 +102,7 @@ struct extent {
   return us > 0 ? static_cast<double>(bytes) / us / 1e3 : 0;
 }
 
-/// What each link carries if the operation is done as well as it can be: nccl-tests' factors.
+/// The bytes that each link carries if the operation is done as well as it can be: nccl-tests' factors.
 [[nodiscard]] constexpr double busbw_factor(op what, int ranks) noexcept {
   const double n = ranks;
   if (what == op::all_reduce) return 2 * (n - 1) / n;

@@ -22,8 +22,8 @@
 
 namespace bench {
 
-/// What was timed: the library, the hand-written baseline in one setting, MPI, the library's synchronization without
-/// its checks, or a copy of one kind.
+/// The subject of a time: the library, the hand-written baseline in one setting, MPI, the library's synchronization
+/// without its checks, or a copy of one kind.
 enum class contender_kind { library_call, handwritten_baseline, mpi, unchecked_baseline, copy };
 
 struct series {
@@ -163,7 +163,7 @@ struct row {
   return out;
 }
 
-/// Of what the machine does between two ranks with a core each: null where there was nothing to measure.
+/// A figure of the machine between two ranks with a core each: null where there was nothing to measure.
 [[nodiscard]] inline nlohmann::ordered_json measured(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }

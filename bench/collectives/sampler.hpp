@@ -21,7 +21,7 @@
 
 namespace bench {
 
-/// What is timed: how its inputs are written anew, and a number of its calls back to back.
+/// The parts that are timed: how its inputs are written anew, and a number of its calls back to back.
 struct contender {
   contender_kind kind = contender_kind::library_call;
   std::string name;

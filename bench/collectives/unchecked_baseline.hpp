@@ -34,7 +34,8 @@ class unchecked_baseline {
   }
 
   /// `memory` of `bytes(ranks)` is zero at first and seen by all ranks, as by processes.
-  unchecked_baseline(std::byte* memory, int rank, int ranks) : state_(std::make_shared<state>(memory, rank, ranks)) {}
+  unchecked_baseline(std::byte* memory, int rank, int ranks)
+      : state_(std::make_shared<endpoint_state>(memory, rank, ranks)) {}
 
   [[nodiscard]] int rank() const noexcept { return state_->endpoint.rank(); }
   [[nodiscard]] int size() const noexcept { return state_->endpoint.size(); }
@@ -58,8 +59,8 @@ class unchecked_baseline {
  private:
   using unguarded_endpoint = belay::host::basic_eager_endpoint<belay::host::unguarded>;
 
-  struct state {
-    state(std::byte* memory, int rank, int ranks)
+  struct endpoint_state {
+    endpoint_state(std::byte* memory, int rank, int ranks)
         : members(static_cast<std::size_t>(ranks)),
           status(belay::host::control_block::make(memory, shape(ranks))),  // all write the same
           endpoint(status, numbered(members), belay::lane::caller, 0U, rank,
@@ -82,7 +83,7 @@ class unchecked_baseline {
     std::iota(members.begin(), members.end(), 0);
     return members;
   }
-  std::shared_ptr<state> state_;
+  std::shared_ptr<endpoint_state> state_;
 };
 
 static_assert(belay::communicator<unchecked_baseline> && belay::can_all_reduce<unchecked_baseline, float>);

@@ -94,7 +94,7 @@ class device_operations {
         memory_(rank.make_memory(belay::tier::device, 2 * room_ * sizeof(float))),
         kit_(rank.make_kit()) {}
 
-  /// What nccl-tests has for a size: elements that each rank names, and of all together where ranks have shares.
+  /// Elements as nccl-tests counts them: those that each rank names, of all together where ranks have shares.
   [[nodiscard]] std::size_t count_of(device_operation what, std::size_t bytes) const noexcept {
     const std::size_t elements = bytes / sizeof(float);
     return shares(what) ? elements / n_ : elements;
@@ -102,14 +102,14 @@ class device_operations {
   [[nodiscard]] std::size_t bytes_of(device_operation what, std::size_t count) const noexcept {
     return count * sizeof(float) * (shares(what) ? n_ : 1);
   }
-  /// What the bus moves for a byte that the algorithm does.
+  /// Bytes that the bus moves for a byte that the algorithm does.
   [[nodiscard]] double bus_factor(device_operation what) const noexcept {
     const double n = static_cast<double>(n_);
     if (what == device_operation::all_reduce) return 2 * (n - 1) / n;
     return shares(what) ? (n - 1) / n : 1;
   }
 
-  /// What one place has: seconds a call as the mean over ranks, and elements that are wrong on all of them.
+  /// The result of one place: seconds a call as the mean over ranks, and elements that are wrong on all of them.
   struct measured {
     double seconds = 0;
     std::uint64_t wrong = 0;

@@ -88,11 +88,11 @@ class figures {
   void at_least(const std::string& what, double ratio, double limit, double goal = 0) {
     add({what, "", ratio, limit, goal, figure::side::at_least});
   }
-  /// What is to stay within it.
+  /// The figure that is to stay within it.
   void at_most(const std::string& what, double value, double limit, const std::string& unit = "") {
     add({what, unit, value, limit, 0, figure::side::at_most});
   }
-  /// What is told beside them.
+  /// A value that is told beside them.
   void told(const std::string& what, double value, const std::string& unit) { add({what, unit, value}); }
 
   [[nodiscard]] bool all_reached() const noexcept {

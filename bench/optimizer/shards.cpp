@@ -2,7 +2,7 @@
 //
 // optimizer_shards [ranks] [rounds] [millions of parameters]
 //
-// AdamW on the shares of a ZeRO-3 store beside the memory: every rank, a process on a core of its own, updates its part
+// AdamW on the shards of a ZeRO-3 store beside the memory: every rank, a process on a core of its own, updates its part
 // of all parameters, in turn with kernels that read and write the same streams and only add (values and both moments
 // are read and written, gradients read: 28 bytes a parameter in fp32). Those are written by hand, with lines asked for
 // ahead or not, and with stores through or around the caches; the fastest is the limit. Gradients were written and

@@ -36,7 +36,7 @@ template <class T>
   return {activations.extent(0) * activations.extent(1)};
 }
 
-/// The same view, to read.
+/// That view, to read.
 template <class T, std::size_t Rank>
 [[nodiscard]] view<const T, Rank> to_read(view<T, Rank> x) {
   return x;

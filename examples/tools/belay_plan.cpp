@@ -126,7 +126,7 @@ int run(int argc, char** argv) {
   if (!asked) return exit_code;
   const planner plans(config_of(asked->model), asked->constants);
   resolve(*asked, plans.model());
-  return asked->what == question::kind::fit ? show_fit(*asked, plans) : show_plan(*asked, plans);
+  return asked->what == question::question_kind::fit ? show_fit(*asked, plans) : show_plan(*asked, plans);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct flag_change {
   options changed;
 };
 
-/// What a run may change of its flags to need less in a tier, the least intrusive first. Some may not go with the other
+/// Changes of a run's flags that need less in a tier, the least intrusive first. Some may not go with the other
 /// flags: `check` says so.
 [[nodiscard]] std::vector<flag_change> changes_for(belay::tier of, const options& run);
 
@@ -32,7 +32,7 @@ using plan_with = std::function<belay::rehearsal_result(const options& changed)>
 
 /// These as lines with the bytes that the largest rank would need in the tier, rehearsed one after the other. Those
 /// that fit all budgets come first; where none does the first line says so, and the next is the one that needs least.
-/// What needs no less than `planned` does is left out, but --zero 3's other --gathers.
+/// A change that needs no less than `planned` does is left out, but --zero 3's other --gathers.
 [[nodiscard]] std::vector<std::string> rehearsed_advice(belay::tier of, const options& run, const belay::plan& planned,
                                                         const plan_with& rehearse);
 

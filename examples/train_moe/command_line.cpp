@@ -112,7 +112,7 @@ std::string mesh_text(const belay::axes& mesh) {
 }
 
 phase_cycle parse_phases(const std::string& text) {
-  std::vector<phase_cycle::entry> entries;
+  std::vector<phase_cycle::cycle_entry> entries;
   for (const auto& [name, value] : key_values(text, "--phases")) {
     const auto which = std::find_if(belay::all_phases.begin(), belay::all_phases.end(),
                                     [&wanted = name](belay::phase each) { return wanted == belay::name(each); });

@@ -13,7 +13,7 @@
 
 namespace train_moe {
 
-/// What the ranks are: threads of this process, processes of this machine, or processes under mpirun.
+/// The kind of ranks: threads of this process, processes of this machine, or processes under mpirun.
 enum class backend_kind { threads, processes, mpi };
 
 /// The flags as they were given, defaults resolved.

@@ -14,7 +14,7 @@ namespace train_moe {
 
 struct command_line;
 
-/// What computes: this processor, or GPUs.
+/// The processor that computes: this one, or GPUs.
 enum class device_kind : std::uint8_t { host, cuda };
 
 [[nodiscard]] constexpr const char* name(device_kind which) noexcept {
@@ -44,7 +44,7 @@ struct device_placement {
 /// Of ranks that are processes: each takes the GPU of its number among the ranks of its machine. Throws
 /// belay::backend_error where the program has no NCCL.
 [[nodiscard]] device_placement placed_processes(nccl_support nccl);
-/// The same, in a process that was launched as one rank, of whose machine it sees so many GPUs. Throws
+/// That of a process that was launched as one rank, of whose machine it sees so many GPUs. Throws
 /// belay::input_error where all ranks are on this machine and it has fewer: each of them alike, before they meet.
 [[nodiscard]] device_placement placed_processes(nccl_support nccl, const belay::launcher_environment& launched,
                                                 int devices);

@@ -44,7 +44,7 @@ struct model_config {
 /// cannot be read, or is no JSON, is a belay::file_error.
 [[nodiscard]] model_config load_model(const std::string& model, std::size_t sequence);
 
-/// The same for the text of a config.json; `source` names it in errors.
+/// Takes the text of a config.json; `source` names it in errors.
 [[nodiscard]] model_config parse_model(const std::string& text, std::size_t sequence, const std::string& source);
 
 /// config.json with max_position_embeddings = `sequence`, of tensors of `type`; the same config gives the same bytes.

@@ -20,7 +20,7 @@ struct prepared_run;
 void run_over_nccl(const belay::host::world& control, prepared_run& prepared, void (*begin)());
 void run_over_nccl(const belay::host::processes& control, prepared_run& prepared, void (*begin)());
 void run_over_nccl(const belay::host::launched_world& control, prepared_run& prepared, void (*begin)());
-/// The same for this process's rank of a world that mpirun has started, in a program that was built with MPI.
+/// Trains this process's rank of a world that mpirun has started, in a program that was built with MPI.
 void run_mpi_over_nccl(prepared_run& prepared);
 
 }  // namespace train_moe

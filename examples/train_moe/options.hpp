@@ -90,10 +90,10 @@ struct options {
   }
   return "unknown";
 }
-/// What `--freeze text` names, its parts in any order. Throws input_error with the list of what there is.
+/// The parts that `--freeze text` names, in any order. Throws input_error with the list of what there is.
 [[nodiscard]] freeze_kind freeze_of(const std::string& text);
 
-/// What --offload names, and where each lives.
+/// The parts that --offload names, and where each lives.
 struct offloadable {
   const char* name;
   belay::tier options::*where_it_is;

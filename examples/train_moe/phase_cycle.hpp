@@ -16,16 +16,16 @@ namespace train_moe {
 class phase_cycle {
  public:
   /// `count` is of steps, passes of evaluation or rollouts.
-  struct entry {
+  struct cycle_entry {
     belay::phase which;
     std::size_t count;
   };
 
   phase_cycle() = default;
   /// The first entry is training.
-  explicit phase_cycle(std::vector<entry> entries) : entries_(std::move(entries)) {}
+  explicit phase_cycle(std::vector<cycle_entry> entries) : entries_(std::move(entries)) {}
 
-  [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
+  [[nodiscard]] const std::vector<cycle_entry>& entries() const noexcept { return entries_; }
   /// Whether training gives way after step `number`, from 1.
   [[nodiscard]] bool ends_with(std::size_t number) const noexcept {
     return entries_.size() > 1 && number % entries_.front().count == 0;
@@ -33,25 +33,25 @@ class phase_cycle {
   /// Passes of evaluation, or rollouts, until after step `number`.
   [[nodiscard]] std::size_t passes_until(std::size_t number, belay::phase which) const noexcept {
     std::size_t out = 0;
-    for (const entry& each : entries_)
+    for (const cycle_entry& each : entries_)
       if (each.which == which) out += number / entries_.front().count * each.count;
     return out;
   }
   [[nodiscard]] bool has(belay::phase which) const noexcept {
-    for (const entry& each : entries_)
+    for (const cycle_entry& each : entries_)
       if (each.which == which) return true;
     return false;
   }
   /// "train=4,eval=1"; empty without entries.
   [[nodiscard]] std::string text() const {
     std::string out;
-    for (const entry& each : entries_)
+    for (const cycle_entry& each : entries_)
       out += (out.empty() ? "" : ",") + std::string(name(each.which)) + "=" + std::to_string(each.count);
     return out;
   }
 
  private:
-  std::vector<entry> entries_;
+  std::vector<cycle_entry> entries_;
 };
 
 }  // namespace train_moe

@@ -19,7 +19,7 @@ phase_rounds::phase_rounds(const options& settings, const belay::mesh& mesh, con
 std::optional<double> phase_rounds::after(std::size_t number, line_writer write, line_writer say) {
   std::optional<double> loss;
   if (!cycle_->ends_with(number)) return loss;
-  for (const phase_cycle::entry& each : cycle_->entries()) {
+  for (const phase_cycle::cycle_entry& each : cycle_->entries()) {
     if (each.which == belay::phase::train) continue;
     enter(each.which, write);
     for (std::size_t i = 0; i < each.count; ++i)

@@ -9,7 +9,7 @@
 
 namespace train_moe {
 
-/// What every rank of the run that `line` describes leases. Neither text nor import is read, and no budget is held
+/// The leases of every rank of the run that `line` describes. Neither text nor import is read, and no budget is held
 /// against it. Throws belay::input_error for a run that cannot work, or that no rehearsal has addresses for.
 [[nodiscard]] belay::rehearsal_result planned_run(command_line line);
 

@@ -68,7 +68,7 @@ struct prepared_run {
   /// The last line and the result of the run, on the rank that prints.
   void finish(const summary& end);
 
-  /// What a page of the run says about all of its steps.
+  /// The part of a page that is about all steps of the run.
   [[nodiscard]] belay::report_subject subject() const;
 
   const command_line& line;

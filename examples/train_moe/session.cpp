@@ -96,7 +96,7 @@ device_placement found_devices(const command_line& line) {
 }
 
 // What is not there all ranks of a machine find alike.
-void place(command_line& line) {
+void choose_devices(command_line& line) {
   try {
     line.placed = found_devices(line);
   } catch (const belay::backend_error& problem) {
@@ -157,7 +157,7 @@ int run_session(const command_line& given, char** argv) {
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed,
-                        line.device == device_kind::cuda ? place : nullptr);
+                        line.device == device_kind::cuda ? choose_devices : nullptr);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
   try {

@@ -85,7 +85,7 @@ class step_printer {
     if (json_) json_->write(text);
   }
   void say(std::string_view text) { terminal_.write(text); }
-  /// What `add(events)` writes, where there are events. A file that fails is said once, and training goes on.
+  /// `add(events)` writes, where there are events. A file that fails is said once, and training goes on.
   template <class Add>
   void write_events(Add&& add) {
     if (!events_) return;

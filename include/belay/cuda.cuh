@@ -39,7 +39,6 @@ extern template class run_of<cuda_engine>;
 extern template void launch_rank<cuda_engine, host_engine>(launch_under_way&, rank&, const run_parts<cuda_engine>&,
                                                            body_call<cuda_engine>, body_call<host_engine>);
 extern template class checkpoints<cuda_run>;
-extern template class store_memory<cuda_run, precision<float>>;
 extern template class parameter_store<cuda_run, precision<float>>;
 extern template class adamw<float, cuda_run::group_type, cuda::kit<cuda::runtime_api>>;
 extern template cuda_adamw<float>::adamw(cuda_store<float>&, adamw_settings, const optimizer_memory&, where);
@@ -49,7 +48,6 @@ extern template phase_residency<cuda_run>::phase_residency(cuda_run&, const resi
 extern template class added_values<posix_files, cuda_store<float>>;
 extern template class added_optimizer<posix_files, cuda_store<float>, cuda_adamw<float>>;
 extern template void checkpoints<cuda_run>::add(cuda_store<float>&, cuda_adamw<float>&, where);
-extern template class store_memory<cuda_run, precision<bf16>>;
 extern template class parameter_store<cuda_run, precision<bf16>>;
 extern template class adamw<bf16, cuda_run::group_type, cuda::kit<cuda::runtime_api>>;
 extern template cuda_adamw<bf16>::adamw(cuda_store<bf16>&, adamw_settings, const optimizer_memory&, where);

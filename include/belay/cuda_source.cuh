@@ -51,7 +51,6 @@ template class checkpoints<cuda_run>;
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 2
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<cuda_run, precision<float>>;
 template class parameter_store<cuda_run, precision<float>>;
 template class adamw<float, cuda_run::group_type, cuda::kit<cuda::runtime_api>>;
 template cuda_adamw<float>::adamw(cuda_store<float>&, adamw_settings, const optimizer_memory&, where);
@@ -69,7 +68,6 @@ template void checkpoints<cuda_run>::add(cuda_store<float>&, cuda_adamw<float>&,
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 3
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<cuda_run, precision<bf16>>;
 template class parameter_store<cuda_run, precision<bf16>>;
 template class adamw<bf16, cuda_run::group_type, cuda::kit<cuda::runtime_api>>;
 template cuda_adamw<bf16>::adamw(cuda_store<bf16>&, adamw_settings, const optimizer_memory&, where);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Separate compilation. Every source of a program is compiled with BELAY_SEPARATE_COMPILATION, and one of them includes
-// this header: it defines what the headers of core, device, comm and backend/host then only declare. The CMake target
-// belay::belay does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
+// this header: it defines what the headers then only declare, but for backends over a library of their own. The CMake
+// target belay::belay does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
 #pragma once
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
@@ -171,7 +171,6 @@ template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, co
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<float>>;
 template class parameter_store<run, precision<float>>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -200,7 +199,6 @@ template phase_residency<run>::phase_residency(run&, const residency_memory&, ho
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<double>>;
 template class parameter_store<run, precision<double>>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -229,7 +227,6 @@ template phase_residency<run>::phase_residency(run&, const residency_memory&, ho
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<run, precision<bf16>>;
 template class parameter_store<run, precision<bf16>>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -2,8 +2,8 @@
 #
 # The form of a header. No line is over 120 columns. A header in a folder of a room is internal: it names the header that
 # users include instead (// IWYU pragma: private, include "..."), which exists. Any other header of a room opens with an
-# example: a line of the first comment that is indented by three spaces. A doc comment stands alone: its subject is a thing
-# or a rank, so that it does not begin with the words below.
+# example: a line of the first comment that is indented by three spaces. A doc comment, also of examples and benchmarks,
+# stands alone: its subject is a thing or a rank, so that it does not begin with the words below.
 cmake_minimum_required(VERSION 3.25)
 string(REPEAT "." 121 too_long)
 set(rooms core kernel device comm step parallel train report
@@ -11,6 +11,14 @@ set(rooms core kernel device comm step parallel train report
   backend/host/memory backend/host/p2p backend/host/rendezvous backend/host/tuning)
 list(JOIN rooms "|" rooms)
 set(no_subject "(The same|As of|Of what|What|Who)[ ,:.]")
+
+# Sets <out> to the first doc comment of <text> that does not stand alone; empty where all do.
+function(find_no_subject text out)
+  string(REGEX MATCH "\n *([^/ \n][^\n]*)?\n */// *${no_subject}[^\n]*" above "${text}")
+  string(REGEX MATCH "///< *${no_subject}[^\n]*" beside "${text}")
+  string(STRIP "${above}${beside}" words)
+  set(${out} "${words}" PARENT_SCOPE)
+endfunction()
 
 # Adds to <out> what is wrong with the headers below <root>/belay.
 function(find_violations root out)
@@ -22,10 +30,8 @@ function(find_violations root out)
       list(APPEND found "${header}: a line of more than 120 columns")
     endif()
     file(READ "${root}/${header}" text)
-    string(REGEX MATCH "\n *([^/ \n][^\n]*)?\n */// *${no_subject}[^\n]*" above "${text}")
-    string(REGEX MATCH "///< *${no_subject}[^\n]*" beside "${text}")
-    if(above OR beside)
-      string(STRIP "${above}${beside}" words)
+    find_no_subject("${text}" words)
+    if(words)
       list(APPEND found "${header}: a doc comment that does not stand alone: '${words}'")
     endif()
     if(NOT header MATCHES "^belay/(${rooms})/(.*/)?[a-z0-9_]+\\.hpp$")
@@ -53,6 +59,14 @@ if(violations)
   list(JOIN violations "\n  " text)
   message(FATAL_ERROR "headers of another form:\n  ${text}")
 endif()
+file(GLOB_RECURSE sources RELATIVE "${source_dir}" "${source_dir}/examples/*.[ch]*" "${source_dir}/bench/*.[ch]*")
+foreach(source IN LISTS sources)
+  file(READ "${source_dir}/${source}" text)
+  find_no_subject("${text}" words)
+  if(words)
+    message(FATAL_ERROR "${source}: a doc comment that does not stand alone: '${words}'")
+  endif()
+endforeach()
 
 # The test must be able to fail: one planted header of every kind, beside some that are as they should be.
 set(planted "${work_dir}/planted")

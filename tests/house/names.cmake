@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Names that say too little by themselves. No type of a header, nested ones and aliases included, has one of the first
-# list alone: a compound (exit_kind) says what it is the kind of. No function of a namespace has one of either list: a
-# user's own `send`, or the system's, would be meant as well. Members may have them, since their object says the rest.
+# Names that say too little by themselves. No type of a header, an example or a benchmark, nested ones and aliases
+# included, has one of the first list alone: a compound (exit_kind) says what it is the kind of. No function of a
+# namespace has one of either list: a user's own `send`, or the system's, would be meant as well. Members may have them,
+# since their object says the rest.
 cmake_minimum_required(VERSION 3.25)
 set(types "entry|kind|place|range|state|slot|kept|page|part")
 set(functions "make|report|read|send|${types}")
 set(attributes "(alignas\\([^)]*\\) *|\\[\\[[^]]*\\]\\] *|BELAY_[A-Z_]+ +)*")
 set(opens "(^|[^a-zA-Z0-9_])(struct|class|union|enum|enum class|enum struct|using|concept) +${attributes}(${types})")
 
-# Adds to <out> the names in the headers below <root> that are not allowed. What is not indented is a namespace's.
+# Adds to <out> the names in the sources below <root> that are not allowed. What is not indented is a namespace's.
 function(find_violations root out)
   set(found "")
-  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp" "${root}/*.cuh")
+  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp" "${root}/*.cuh" "${root}/*.cpp"
+    "${root}/*.cu")
   foreach(header IN LISTS headers)
     # Behind the name stands a body, a base, `final`, the type of an alias, or the end of the line; a semicolon, which
     # `using` may have before it too, ends a declaration.
@@ -41,11 +43,13 @@ function(find_violations root out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-find_violations("${source_dir}/include" violations)
-if(violations)
-  list(JOIN violations "\n  " text)
-  message(FATAL_ERROR "names that say too little:\n  ${text}")
-endif()
+foreach(root include examples bench)
+  find_violations("${source_dir}/${root}" violations)
+  if(violations)
+    list(JOIN violations "\n  " text)
+    message(FATAL_ERROR "names that say too little in ${root}:\n  ${text}")
+  endif()
+endforeach()
 
 # The test must be able to fail: each of these lines is a mistake, and the others are none.
 set(wrong "struct entry {" "  enum class kind : unsigned char { a }" "  struct slot" "  using place = int" "  class state final {"

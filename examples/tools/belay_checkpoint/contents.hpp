@@ -28,7 +28,7 @@ struct tensor_part {
   std::string tensor, part;
 };
 
-/// What lies between two bytes of a file.
+/// The parts of tensors between two bytes of a file.
 [[nodiscard]] inline std::vector<tensor_part> parts_between(const belay::manifest& of, std::size_t file,
                                                             std::uint64_t begin, std::uint64_t end) {
   std::vector<tensor_part> out;

@@ -54,7 +54,7 @@ struct difference {
 
 class comparison {
  public:
-  /// What is unequal between the checkpoints in folders `a` and `b`; ids and meshes may differ. Throws
+  /// The differences between the checkpoints in folders `a` and `b`; ids and meshes may differ. Throws
   /// belay::file_error for what cannot be read.
   [[nodiscard]] static difference of(const std::string& a, const std::string& b) {
     comparison work(a, b);

@@ -56,7 +56,7 @@ inline void expect_free(const std::string& folder) {
   if (!empty) throw belay::input_error(folder + ": holds files already; nothing is replaced");
 }
 
-/// What was written.
+/// The files that were written.
 struct exported {
   std::string folder;
   std::size_t tensors = 0;
@@ -85,7 +85,7 @@ class checkpoint_export {
   using stored_type = belay::safetensors::stored_type;
 
   // Where the elements of an exported tensor lie.
-  struct place {
+  struct tensor_source {
     const belay::manifest_tensor* from;
     std::uint64_t first;
     std::vector<std::uint64_t> shape;
@@ -115,7 +115,7 @@ class checkpoint_export {
   void write_plain(const std::string& folder) {
     std::vector<declaration> tensors;
     for (const belay::manifest_tensor& each : in_.content().tensors) {
-      if (!places_.emplace(each.name, place{&each, 0, each.shape}).second)
+      if (!places_.emplace(each.name, tensor_source{&each, 0, each.shape}).second)
         refuse("lists tensor " + belay::printable(each.name) + " twice");
       tensors.push_back({each.name, type_of(each), each.shape});
     }
@@ -169,7 +169,7 @@ class checkpoint_export {
     const std::string_view name = from.name;
     const std::size_t dot = name.rfind('.');
     if (!name.ends_with(".experts.w13") && !name.ends_with(".experts.w2"))
-      return static_cast<void>(places_.emplace(from.name, place{&from, 0, from.shape}));
+      return static_cast<void>(places_.emplace(from.name, tensor_source{&from, 0, from.shape}));
     const std::string stem(name.substr(0, dot));
     std::vector<std::string> matrices{std::string(name)};
     if (name.ends_with(".w13")) matrices = {stem + ".w1", stem + ".w3"};
@@ -180,7 +180,7 @@ class checkpoint_export {
     std::uint64_t first = 0;
     for (std::size_t expert = 0; expert < experts; ++expert)
       for (const std::string& matrix : matrices) {
-        places_.emplace(train_moe::expert_tensor(matrix, expert), place{&from, first, shape});
+        places_.emplace(train_moe::expert_tensor(matrix, expert), tensor_source{&from, first, shape});
         first += shape[0] * shape[1];
       }
   }
@@ -203,7 +203,7 @@ class checkpoint_export {
   template <class T>
   void write_as(belay::safetensors::writer& out, const declaration& to) {
     constexpr std::uint64_t at_once = (std::uint64_t{4} << 20U) / sizeof(T);
-    const place& from = places_.find(to.name)->second;
+    const tensor_source& from = places_.find(to.name)->second;
     std::uint64_t elements = 1;
     for (const std::uint64_t extent : to.shape) elements *= extent;
     std::vector<T> some(static_cast<std::size_t>(std::min(at_once, elements)));
@@ -215,7 +215,7 @@ class checkpoint_export {
   }
 
   belay::checkpoint_reader<> in_;
-  std::map<std::string, place, std::less<>> places_;
+  std::map<std::string, tensor_source, std::less<>> places_;
   std::size_t count_ = 0;
 };
 

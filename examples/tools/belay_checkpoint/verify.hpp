@@ -38,7 +38,7 @@ struct fault {
   std::vector<tensor_part> touches;
 };
 
-/// What was read of a checkpoint, and all that is wrong with it.
+/// A checkpoint that was read, and all that is wrong with it.
 struct verdict {
   std::string folder;
   std::uint64_t step = 0, tensors = 0, files = 0, bytes_read = 0;

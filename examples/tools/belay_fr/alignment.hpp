@@ -16,7 +16,7 @@
 
 namespace belay_fr {
 
-/// What makes operations of several ranks one: exchanges are counted apart, by each rank for itself.
+/// The key by which operations of several ranks are one: exchanges are counted apart, by each rank for itself.
 struct row_key {
   std::uint32_t group = 0;
   bool exchange = false;
@@ -25,7 +25,7 @@ struct row_key {
   [[nodiscard]] auto operator<=>(const row_key&) const = default;
 };
 
-[[nodiscard]] inline row_key key_of(const entry& of) { return {of.group, of.op == "exchange", of.number}; }
+[[nodiscard]] inline row_key key_of(const flight_entry& of) { return {of.group, of.op == "exchange", of.number}; }
 
 /// How a rank stands to an operation.
 enum class presence {
@@ -39,7 +39,7 @@ enum class presence {
 
 struct cell {
   presence how = presence::outside;
-  const entry* what = nullptr;  // finished, inside, heard
+  const flight_entry* what = nullptr;  // finished, inside, heard
 };
 
 struct row {
@@ -52,7 +52,7 @@ class alignment {
  public:
   alignment(const flight& of, std::size_t lane) : flight_(&of), lane_(lane), index_(of.ranks.size()) {
     for (std::size_t rank = 0; rank < of.ranks.size(); ++rank) {
-      for (const entry& each : entries(rank)) index_[rank][key_of(each)] = &each;
+      for (const flight_entry& each : entries(rank)) index_[rank][key_of(each)] = &each;
     }
   }
 
@@ -68,14 +68,14 @@ class alignment {
   }
 
  private:
-  [[nodiscard]] const std::vector<entry>& entries(std::size_t rank) const {
+  [[nodiscard]] const std::vector<flight_entry>& entries(std::size_t rank) const {
     return flight_->ranks[rank].lanes[lane_].entries;
   }
 
   [[nodiscard]] cell cell_of(std::size_t rank, const row_key& key) const {
     const auto found = index_[rank].find(key);
     if (found != index_[rank].end()) {
-      const entry& here = *found->second;
+      const flight_entry& here = *found->second;
       return {here.heard ? presence::heard : here.finished ? presence::finished : presence::inside, &here};
     }
     const auto group = flight_->groups.find(key.group);
@@ -92,7 +92,7 @@ class alignment {
   [[nodiscard]] std::vector<row_key> merged(std::size_t count) const {
     std::vector<std::vector<row_key>> rest(index_.size());  // the next one at the end
     for (std::size_t rank = 0; rank < rest.size(); ++rank) {
-      const std::vector<entry>& all = entries(rank);
+      const std::vector<flight_entry>& all = entries(rank);
       const std::size_t kept = std::min(count, all.size());
       for (std::size_t i = 0; i < kept; ++i) rest[rank].push_back(key_of(all[all.size() - 1 - i]));
     }
@@ -121,7 +121,7 @@ class alignment {
 
   const flight* flight_;
   std::size_t lane_;
-  std::vector<std::map<row_key, const entry*>> index_;
+  std::vector<std::map<row_key, const flight_entry*>> index_;
 };
 
 }  // namespace belay_fr

@@ -19,7 +19,7 @@
 
 namespace belay_fr {
 
-struct entry {
+struct flight_entry {
   std::uint64_t turn = 0;
   std::string op;
   std::uint32_t group = 0;
@@ -32,7 +32,7 @@ struct entry {
 };
 
 struct history {
-  std::vector<entry> entries;  // oldest first
+  std::vector<flight_entry> entries;  // oldest first
   std::uint64_t dropped = 0;
 };
 

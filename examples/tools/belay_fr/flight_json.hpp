@@ -12,7 +12,7 @@
 
 namespace belay_fr {
 
-[[nodiscard]] inline nlohmann::ordered_json json_of(const entry& of) {
+[[nodiscard]] inline nlohmann::ordered_json json_of(const flight_entry& of) {
   const nlohmann::ordered_json finished = of.heard ? nlohmann::ordered_json() : nlohmann::ordered_json(of.finished);
   return {{"op", of.op},     {"group", of.group},    {"number", of.number},      {"bytes", of.bytes},
           {"site", of.site}, {"finished", finished}, {"waited_us", of.waited_us}};
@@ -30,7 +30,7 @@ namespace belay_fr {
   return "outside";
 }
 
-/// What belay-fr prints, for programs. ASCII alone: a terminal obeys none of it.
+/// The output of belay-fr, for programs. ASCII alone: a terminal obeys none of it.
 [[nodiscard]] inline std::string json_text(const flight& of, std::size_t count, int only) {
   nlohmann::ordered_json out;
   out["verdict"] = of.verdict;

@@ -28,7 +28,9 @@ using tools::text_table;
 }
 
 /// How far an operation came.
-[[nodiscard]] inline const char* name_of(const entry& of) { return of.heard ? "SEEN" : of.finished ? "done" : "IN"; }
+[[nodiscard]] inline const char* name_of(const flight_entry& of) {
+  return of.heard ? "SEEN" : of.finished ? "done" : "IN";
+}
 
 /// Verdict, cause and job.
 [[nodiscard]] inline std::string head_text(const flight& of) {
@@ -62,7 +64,7 @@ using tools::text_table;
         if (lane == 0) table.add({std::to_string(rank.rank), pid, printable(rank.state), "none"});
         continue;
       }
-      const entry& last = entries.back();
+      const flight_entry& last = entries.back();
       const char* const how = last.heard ? "SEEN IN " : last.finished ? "after " : "IN ";
       const std::string what =
           std::string(how) + (lane == 1 ? "started " : "") + printable(last.op) + " #" + std::to_string(last.number);
@@ -149,7 +151,7 @@ class side_by_side {
     text_table table;
     table.add({"n", "group", "operation", "bytes", "at", "", "waited"});
     for (std::size_t i = from.entries.size() - std::min(count, from.entries.size()); i < from.entries.size(); ++i) {
-      const entry& each = from.entries[i];
+      const flight_entry& each = from.entries[i];
       table.add({std::to_string(each.turn), group_text(each.group),
                  printable(each.op) + " #" + std::to_string(each.number), std::to_string(each.bytes),
                  printable(each.site), name_of(each), duration_text(each.waited_us)});

@@ -59,7 +59,7 @@ struct usability {
   return out;
 }
 
-/// What ranks that are processes stand on: shared memory without a name, a child, its pidfd.
+/// The means of ranks that are processes: shared memory without a name, a child, its pidfd.
 [[nodiscard]] inline usability processes() {
   usability out{"processes"};
   try {

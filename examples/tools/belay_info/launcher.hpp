@@ -30,7 +30,7 @@ namespace belay_info {
   return false;
 }
 
-/// What a variable of this name holds is for nobody's eyes: reports are sent around.
+/// The value of a variable of this name is for nobody's eyes: reports are sent around.
 [[nodiscard]] inline bool is_secret(std::string_view name) {
   for (const std::string_view part : {"TOKEN", "SECRET", "PASSWORD", "JWT", "KEY", "CRED", "AUTH", "PASSPHRASE"}) {
     if (name.find(part) != std::string_view::npos) return true;

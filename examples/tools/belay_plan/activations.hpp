@@ -27,7 +27,7 @@ class activation_formula {
   /// One tensor between layers, which is what is computed with, and one on its way to another stage.
   [[nodiscard]] double boundary() const noexcept { return number * hidden_ * rows_; }
   [[nodiscard]] double sent() const noexcept { return value_ * hidden_ * rows_; }
-  /// What a layer keeps, its output included.
+  /// Bytes that a layer keeps, its output included.
   [[nodiscard]] double kept(count layer) const noexcept {
     if (run_->recompute == recompute_kind::full) return boundary() + remembered(layer);
     return attention_kept(run_->recompute) + feed_forward_kept(layer);
@@ -40,8 +40,8 @@ class activation_formula {
   [[nodiscard]] double windows_of_backward(count layer) const noexcept {
     return (run_->recompute == recompute_kind::full ? 3 : 1) * window(layer);
   }
-  /// What a layer's backward has beside what is kept: gradients of its output and input, what runs again, and scratch.
-  /// What the feed-forward part has kept is given back before the attention's backward.
+  /// Bytes that a backward has beside what is kept: gradients of its output and input, what runs again, and scratch.
+  /// The feed-forward part gives back what it has kept before the attention's backward.
   [[nodiscard]] double backward(count layer) const noexcept {
     const double normed = number * hidden_ * rows_, gradients = 2 * boundary() + normed;
     const double of_attention = attention_kept(recompute_kind::none) - boundary();

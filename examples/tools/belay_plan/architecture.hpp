@@ -24,7 +24,7 @@ struct attention_part {
   count heads = 0;
 };
 
-/// What follows the attention: one network for all tokens, or experts and what of them all tokens visit.
+/// The part after the attention: one network for all tokens, or experts and what of them all tokens visit.
 struct feed_forward_part {
   count width = 0;     // of the network, or of one expert
   count matrices = 3;  // 3: gate, up and down; 2: up and down
@@ -66,7 +66,7 @@ struct architecture {
 [[nodiscard]] inline count expert_parameters(const architecture& of) noexcept {
   return of.mixture.matrices * of.hidden * of.mixture.width;
 }
-/// Of what all tokens of a layer visit beside its attention, norms excepted.
+/// Elements that all tokens of a layer visit beside its attention, norms excepted.
 [[nodiscard]] inline count visited_by_all(const architecture& of, count layer) noexcept {
   const feed_forward_part& part = of.feed_forward(layer);
   if (part.experts == 0) return part.matrices * of.hidden * part.width + part.biases;

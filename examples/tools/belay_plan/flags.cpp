@@ -128,7 +128,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   if (app.count("--offload") > 0) out.run.offload = parse_offload(offload, offload_tier);
   if (app.count("--budget") > 0) out.limit = train_moe::parse_budget(budget);
   if (app.count("--fit") > 0) {
-    out.what = question::kind::fit;
+    out.what = question::question_kind::fit;
     out.limit = train_moe::parse_budget(fit, "--fit");
     out.lower = parse_offload("optimizer", offload_tier).optimizer;
     for (const char* const one :
@@ -162,7 +162,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
 void resolve(question& asked, const architecture& model) {
   setting& run = asked.run;
   run.sequence = asked.sequence.value_or(std::min<count>(4096, std::max<count>(model.positions, 2)));
-  if (asked.what == question::kind::fit) {
+  if (asked.what == question::question_kind::fit) {
     run.global_batch = asked.global_batch.value_or(std::max<count>(32, 2 * *asked.ranks));
     return check(run, model);
   }

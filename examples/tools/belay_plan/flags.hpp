@@ -21,7 +21,7 @@ struct question {
   std::size_t shard_group = 0;  // 0: all of dp
   std::size_t whole_below = 0;  // bytes
   belay::budget limit;
-  enum class kind { plan, fit } what = kind::plan;
+  enum class question_kind { plan, fit } what = question_kind::plan;
   std::size_t top = 10;                   // answers that --fit shows
   belay::tier lower = belay::tier::host;  // where it offloads to
   time_constants constants;
@@ -33,8 +33,8 @@ struct question {
 /// and was complained about. Throws belay::input_error for values that make none.
 [[nodiscard]] std::optional<question> parse(int argc, char** argv, int& exit_code);
 
-/// What was not given, from the model: the sequence, the mesh, the batches. Throws belay::input_error where ranks and
-/// mesh disagree, or the flags do not go together.
+/// Takes from the model, where it was not given: the sequence, the mesh, the batches. Throws belay::input_error where
+/// ranks and mesh disagree, or the flags do not go together.
 void resolve(question& asked, const architecture& model);
 
 }  // namespace belay_plan

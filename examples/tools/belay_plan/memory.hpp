@@ -78,8 +78,8 @@ struct stage_memory {
   return bytes >= 4e18 ? count{4'000'000'000'000'000'000} : static_cast<count>(bytes);
 }
 
-/// What a stage keeps, and where. A lower tier has the activations with the input of every layer; two layers' are on
-/// the device meanwhile.
+/// The memory that a stage keeps, and where. A lower tier has the activations with the input of every layer; those of
+/// two layers are on the device meanwhile.
 inline void add_activations(stage_memory& out, const architecture& model, const setting& run, count stage) noexcept {
   const activation_formula formula(model, run);
   const auto [first, size] = layers_of_stage(model.layers, run.stages(), stage);

@@ -14,7 +14,7 @@
 
 namespace belay_plan {
 
-/// What is reduced and gathered together at least: the embedding, a layer, the head. Of one rank's part of the model.
+/// The least that is reduced and gathered together: the embedding, a layer, the head. Of one rank's part of the model.
 struct parameter_block {
   count dense = 0;    // divided over the ranks of a shard group, which are dp where none is said, times ep
   count experts = 0;  // divided over those of a shard group

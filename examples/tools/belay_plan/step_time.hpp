@@ -176,7 +176,7 @@ class time_model {
     double seconds = 0;
     if (run_->zero < 2) seconds += collective(bytes);
     if (run_->zero < 3 || run_->gathers == gathers_kind::step) seconds += collective(bytes);
-    if (run_->shard_replicas() > 1)  // shares of gradients, summed over the groups
+    if (run_->shard_replicas() > 1)  // shards of gradients, summed over the groups
       seconds += 2 * collective(bytes / real(run_->shards() * run_->expert_ranks()), run_->shard_replicas());
     if (run_->offload.optimizer != belay::tier::device) {
       const state_types types = store_types(run_->dtype);

@@ -180,7 +180,7 @@ class plan_text {
   std::vector<const rank_class*> columns_;
 };
 
-/// What a search has found, fastest first.
+/// The plans that a search has found, fastest first.
 [[nodiscard]] inline std::string search_text(const std::vector<plan_result>& found, const belay::budget& limit) {
   tools::text_table table;
   table.add({"", "mesh", "micro-batch", "zero", "recompute", "schedule", "offload", "device", "step", "tokens/s",

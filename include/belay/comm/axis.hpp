@@ -26,7 +26,7 @@ namespace belay::inline BELAY_ABI {
 
 /// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Where the
 /// ranks of data are cut into shard groups, `shard` is this rank's, `dense_shard` that and expert together, and
-/// `shard_replica` the ranks of the same number in every shard group, which hold equal shares. Groups that are made
+/// `shard_replica` the ranks of the same number in every shard group, which hold equal shards. Groups that are made
 /// together are made in this order.
 enum class axis : std::uint8_t { pipeline, data, expert, tensor, replica, shard, dense_shard, shard_replica };
 
@@ -92,7 +92,7 @@ struct axes {
   [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
   /// Ranks of a shard group along data.
   [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
-  /// Whether equal shares are held by several ranks along data.
+  /// Whether equal shards are held by several ranks along data.
   [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
   /// Of valid axes; where it is more than any world has it does not wrap round.
   [[nodiscard]] constexpr long long ranks() const noexcept {

@@ -85,6 +85,8 @@ struct group_traits {
   bool starts_local_work = false;
   /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
   bool addresses_peers = false, mirrors_peers = false;
+  /// Memory of this rank alone can be made, into which peers send; see `ranks_of_heap`.
+  bool has_local_memory = false;
   /// Buffers are memory of a device, which the host does not address; and no other memory will do.
   bool on_device = false, device_memory_alone = false;
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.

@@ -77,7 +77,7 @@ class mesh {
   [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
     return group(axis::dense_shard, at);
   }
-  /// Those that hold the same shares, one of every shard group.
+  /// Those that hold the same shards, one of every shard group.
   [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
     return group(axis::shard_replica, at);
   }

@@ -226,7 +226,7 @@ class symmetric_heap {
         region_(make_region(group_, options.bytes, site_of(options, at))),
         post_(direct() ? 0 : group_.size()),
         others_(direct() ? std::vector<int>{} : peers_of(group_)),
-        offsets_(options.bytes, options.max_slots, options.meter),
+        leases_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots),
         when_full_(options.when_full) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
@@ -236,25 +236,25 @@ class symmetric_heap {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
   /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
-    return lease_after(*clock_, bytes, tag, at);
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate(bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
   /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
   /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] heap_slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                     where at = where::current()) {
-    const heap_slot out = lease_after(ready.clock().within(user), bytes, tag, at);
-    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
-    return out;
+    const auto allocate = [&](lease_chain& chain) { return leases_.allocate_for(user, ready, bytes, chain); };
+    return lease_by(allocate, bytes, tag, at);
   }
   /// Work of another stream uses the slot until `over`; its lease may end before.
   void used_until(const stream_event& over, const heap_slot& used) {
-    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
+    if (used.bytes_ > 0) leases_.used_until(over, used.offset_, used.bytes_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
@@ -271,14 +271,12 @@ class symmetric_heap {
   /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
   /// has said ends too.
   void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    if (live_slots_ == 0 && in_flight_.empty()) return;
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
+    leases_.forget_uses();
+    if (live_slots_ == 0 && !leases_.used_by_others()) return;
     for (std::size_t i = 0; i < records_.size(); ++i) {
       if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
-    offsets_.clear(used);
+    leases_.reclaim();
   }
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
@@ -304,7 +302,7 @@ class symmetric_heap {
       for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
       group_.exchange(transfers, at);
     } else {
-      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
+      post_.signal(group_, region_, leases_.offsets().capacity_bytes(), to, from, at);
     }
   }
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
@@ -326,7 +324,7 @@ class symmetric_heap {
     if (direct())
       calls.barrier(at);
     else
-      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
+      post_.signal(calls, region_, leases_.offsets().capacity_bytes(), others_, others_, at);
   }
 
   /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
@@ -344,7 +342,7 @@ class symmetric_heap {
       if (what.culprits.empty()) return;
       what.fault = comm_fault::mismatch;
       what.operation = "symmetric heap audit";
-      what.bytes = offsets_.live_bytes();
+      what.bytes = leases_.offsets().live_bytes();
       what.message = "the live slots differ from those of the group's first rank; here: " + list();
       what.here = at;
       throw comm_error(std::move(what));
@@ -353,11 +351,11 @@ class symmetric_heap {
 
   /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
   [[nodiscard]] const Group& group() const noexcept { return group_; }
-  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return leases_.offsets().capacity_bytes(); }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return leases_.offsets().live_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return leases_.offsets().peak_bytes(); }
   /// The highest end of any lease so far: what the heap must have held at least.
-  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return leases_.offsets().extent_bytes(); }
   [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
@@ -395,10 +393,11 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  // Of a group that tells when it runs whether it has such memory.
+  // Of a group that tells when it runs whether it has such memory; a rehearsed one stands for that of a rank alone too.
   static Group with_memory(Group group, where at) {
     if constexpr (tells_traits<Group>)
-      if (!group.traits().rehearsed && !addresses_peers(group) && !mirrors_peers(group))
+      if (const auto& of = group.traits();
+          !of.addresses_peers && !of.mirrors_peers && !(of.rehearsed && of.has_local_memory))
         throw usage_error(
             "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
             "size and exchanges messages",
@@ -425,7 +424,8 @@ class symmetric_heap {
     bool live = false;
   };
 
-  [[nodiscard]] heap_slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+  template <class Allocate>
+  [[nodiscard]] heap_slot lease_by(const Allocate& allocate, std::size_t bytes, const char* tag, where at) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error(
@@ -433,10 +433,10 @@ class symmetric_heap {
           at);
     }
     record& entry = records_[free_];
-    const auto offset = offsets_.allocate(bytes, entry.chain, user);
+    const auto offset = allocate(entry.chain);
     if (!offset) {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
+                         leases_.offsets().capacity_bytes() - leases_.offsets().live_bytes(), at, when_full_);
     }
     heap_slot out;
     out.heap_ = this;
@@ -484,15 +484,7 @@ class symmetric_heap {
     free_ = index;
   }
   void end(std::uint32_t index) noexcept {
-    record& entry = records_[index];
-    in_flight_.forget(*clock_);
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(entry.chain, used_by, *clock_);
+    leases_.release(records_[index].chain);
     retire(index);
   }
   void retire(std::uint32_t index) noexcept {
@@ -518,11 +510,9 @@ class symmetric_heap {
   symmetric_region region_;
   put_queue post_;
   std::vector<int> others_;  // the peers; where they are mirrored
-  offset_allocator offsets_;
+  stream_leases leases_;
   std::vector<record> records_;
   const char* when_full_;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   std::uint32_t free_ = none;
   std::size_t live_slots_ = 0;
   std::uint64_t misused_ = 0;

@@ -98,6 +98,7 @@ template <class G>
   out.has_varying_counts = has_varying_counts<G>;
   out.addresses_peers = directly_addressable<G>;
   out.mirrors_peers = mirrored_by_messages<G>;
+  out.has_local_memory = has_local_memory<G>;
   out.on_device = works_on_device<G>;
   out.starts_local_work = starts_work_of_its_own<G>;
   if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;

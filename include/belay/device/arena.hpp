@@ -51,7 +51,7 @@ class arena {
  public:
   /// Takes the region. `meter` is that of the tier, and outlives the arena.
   arena(tier where_it_is, Memory memory, std::size_t max_leases, tier_meter& meter)
-      : memory_(std::move(memory)), offsets_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
+      : memory_(std::move(memory)), leases_(memory_.size_bytes(), max_leases, &meter), tier_(where_it_is) {
     meter.count_allocation();
   }
   arena(arena&&) noexcept = default;
@@ -59,7 +59,7 @@ class arena {
 
   /// From here on leases are the stream's whose clock this is, and end in its order. Until then they are those of a
   /// stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { leases_.follow(clock); }
 
   /// Memory for `shape` elements of T until `chain` is released. It is not zeroed: it holds what an earlier lease
   /// wrote.
@@ -80,7 +80,7 @@ class arena {
   /// handles were lost that hold some of it, it names them. `mark` is `mark_of`'s.
   [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current(),
                                        lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, *clock_, mark);
+    const auto offset = leases_.allocate(bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     return opened(*offset, bytes);
@@ -107,10 +107,9 @@ class arena {
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
                                            lease_chain& chain, where at = where::current(), lease_mark mark = {}) {
-    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    const auto offset = leases_.allocate_for(user, ready, bytes, chain, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
-    if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
     return opened(*offset, bytes);
   }
   /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
@@ -120,19 +119,15 @@ class arena {
     if (bytes == 0 || std::less<>()(byte, memory_.data()) ||
         !std::less<>()(byte, memory_.data() + memory_.size_bytes()))
       return;
-    in_flight_.add(static_cast<std::size_t>(byte - memory_.data()), bytes, over.clock(), *clock_);
+    leases_.used_until(over, static_cast<std::size_t>(byte - memory_.data()), bytes);
   }
   /// The host has waited for `over` itself: so what it queues from here on comes after it.
-  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+  void host_waited(const stream_event& over) noexcept { leases_.host_waited(over); }
 
   /// Ends all leases of the chain, in the order of the arena's stream.
   void release(lease_chain& chain) noexcept {
-    if (!in_flight_.empty()) [[unlikely]]
-      in_flight_.forget(*clock_);
     if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
-    if (in_flight_.empty()) [[likely]]
-      return offsets_.release(chain, *clock_);
-    release_used(chain);
+    leases_.release(chain);
   }
 
   /// Overwrites what is released from here on, in the order of `stream`, with what `poison_of` says for its mark; with
@@ -161,11 +156,11 @@ class arena {
 
   /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
-    return offsets_.transfer(offset_of(address), from, to);
+    return leases_.offsets().transfer(offset_of(address), from, to);
   }
   /// Whether a lease of the chain has `address` in it; whether the memory has.
   [[nodiscard]] bool holds(const lease_chain& chain, const void* address) const noexcept {
-    return offsets_.holds(chain, offset_of(address));
+    return leases_.offsets().holds(chain, offset_of(address));
   }
   [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
@@ -177,19 +172,14 @@ class arena {
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
+  void append(lease_chain& from, lease_chain& to) noexcept { leases_.offsets().append(from, to); }
 
   /// Ends every lease. Chains that still name one must not be released.
-  void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
-    offsets_.clear(used);
-  }
+  void reclaim() noexcept { leases_.reclaim(); }
 
   /// The memory, who has which part of it, and its tier.
   [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
-  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return leases_.offsets(); }
   [[nodiscard]] tier where_it_is() const noexcept { return tier_; }
 
  private:
@@ -212,11 +202,9 @@ class arena {
   // Bytes that another stream may still use are left as they are.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
-    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
-      return !in_flight_.empty() && in_flight_.within(offset, bytes);
-    };
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
-      if (in_use(offset, bytes)) return;
+    leases_.forget_uses();
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
+      if (leases_.used_by_others(offset, bytes)) return;
       for (std::size_t done = 0; done < bytes;) {
         done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
         if (all.full()) queue(std::exchange(all, {}));
@@ -224,8 +212,8 @@ class arena {
     });
     if (!all.empty()) queue(all);
     if (!closed_.watching()) return;
-    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
-      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    offsets().each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!leases_.used_by_others(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
     });
   }
   void poison_all() noexcept {
@@ -245,26 +233,15 @@ class arena {
     }
   }
 
-  // Something is used by another stream.
-  [[gnu::noinline]] void release_used(lease_chain& chain) noexcept {
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(chain, used_by, *clock_);
-  }
-
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
     const std::string lost = obligations_ == nullptr ? std::string() : obligations_->lost_text();
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at,
+    throw budget_error(name(tier_), bytes, offsets().capacity_bytes() - offsets().live_bytes(), at,
                        lost.empty() ? when_full_ : lost);
   }
 
   Memory memory_;
-  offset_allocator offsets_;
+  stream_leases leases_;
   tier tier_;
   poison_order poisoned_in_;
   const char* when_full_ = "";
@@ -273,8 +250,6 @@ class arena {
   // Level 2 is for those who look for something.
   poison_density density_ =
       checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
   closed_addresses closed_;  // last: it looks at the memory
 };
 

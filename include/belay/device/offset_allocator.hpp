@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -221,6 +222,73 @@ class uses_in_flight {
   };
 
   std::vector<use> uses_;
+};
+
+/// The ranges of a region whose leases are those of one stream, in its order, and what work of others still uses. An
+/// arena gives them types, a symmetric heap gives them slots. A range goes to another stream when that comes after its
+/// users.
+class stream_leases {
+ public:
+  /// Of a region of `capacity_bytes`, with at most `max_leases` at a time. The meter, if any, counts every lease.
+  stream_leases(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter)
+      : offsets_(capacity_bytes, max_leases, meter) {}
+
+  /// From here on leases are the stream's whose clock this is. Until then they are those of a stream that waits for no
+  /// other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
+  /// The allocator, which knows the leases by their chains.
+  [[nodiscard]] offset_allocator& offsets() noexcept { return offsets_; }
+  [[nodiscard]] const offset_allocator& offsets() const noexcept { return offsets_; }
+
+  /// The offset of a lease, as the allocator gives it.
+  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain, lease_mark mark = {}) {
+    return offsets_.allocate(bytes, chain, *clock_, mark);
+  }
+  /// The offset of a lease for work of the stream `user` that begins after `ready`, an event of the leases' stream;
+  /// `used_until` says where that work ends.
+  [[nodiscard]] std::optional<std::size_t> allocate_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                                        lease_chain& chain, lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
+    if (offset && bytes > 0) uses_.add(*offset, bytes, stream_clock::unknown(), *clock_);
+    return offset;
+  }
+  /// Work of another stream uses these bytes until `over`. Their lease may end before: nobody gets them who does not
+  /// come after that.
+  void used_until(const stream_event& over, std::size_t offset, std::size_t bytes) {
+    uses_.add(offset, bytes, over.clock(), *clock_);
+  }
+  /// The host has waited for `over` itself: so what it queues from here on comes after it.
+  void host_waited(const stream_event& over) noexcept { clock_->join(over.clock()); }
+
+  /// Forgets uses that are over.
+  void forget_uses() noexcept {
+    if (!uses_.empty()) [[unlikely]]
+      uses_.forget(*clock_);
+  }
+  /// Whether work of another stream uses the region; these bytes of it.
+  [[nodiscard]] bool used_by_others() const noexcept { return !uses_.empty(); }
+  [[nodiscard]] bool used_by_others(std::size_t offset, std::size_t bytes) const noexcept {
+    return used_by_others() && uses_.within(offset, bytes);
+  }
+
+  /// Ends all leases of the chain, in the order of the leases' stream.
+  void release(lease_chain& chain) noexcept {
+    forget_uses();
+    if (!used_by_others()) [[likely]]
+      return offsets_.release(chain, *clock_);
+    release_used(chain);
+  }
+  /// Ends every lease, and uses whose end nobody has said.
+  void reclaim() noexcept;
+
+ private:
+  // Something is used by another stream.
+  void release_used(lease_chain& chain) noexcept;
+
+  offset_allocator offsets_;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight uses_;
 };
 
 }  // namespace belay::inline BELAY_ABI

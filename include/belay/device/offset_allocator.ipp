@@ -269,4 +269,21 @@ BELAY_DECL std::size_t offset_allocator::lease_count() const noexcept {
   return count;
 }
 
+BELAY_DECL void stream_leases::reclaim() noexcept {
+  uses_.forget(*clock_);
+  stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+  uses_.join_known(used);
+  offsets_.clear(used);
+}
+
+[[gnu::noinline]] BELAY_DECL void stream_leases::release_used(lease_chain& chain) noexcept {
+  const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+  const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+    stream_clock used = here;
+    uses_.join(offset, bytes, used);
+    return used;
+  };
+  offsets_.release(chain, used_by, *clock_);
+}
+
 }  // namespace belay::inline BELAY_ABI

@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,13 +25,14 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/bucket/bound_buckets.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/frozen_buckets.hpp"
@@ -42,7 +44,11 @@
 #include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/bucket/shards.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
+#include "belay/parallel/bucket/value_gathers.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
+#include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
@@ -51,18 +57,11 @@ namespace belay::inline BELAY_ABI {
 /// All gradient buckets of one rank. Buckets of all replica groups are launched in one fixed order, the same on all
 /// ranks. One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
-class gradient_buckets : public bound_buckets<T, Group> {
+class gradient_buckets {
   static_assert(serves_buckets<Group, T>());
-  using base = bound_buckets<T, Group>;
-  using base::bucket_of_;
-  using base::kept_;
-  using base::layout_;
-  using base::members_;
-  using base::memory_;
-  using base::owned_;
-  using base::replica_groups_;
 
  public:
+  using value_type = T;
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
@@ -70,16 +69,83 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : base(std::move(members), std::move(replica_groups), bucket_bytes, unit, at),
+      : members_(std::move(members)),
+        replica_groups_(std::move(replica_groups)),
+        kept_(std::make_shared<bucket_reductions<T>>(unique_members(at), replica_groups_, sizeof(gradient_type),
+                                                     bucket_bytes, unit, at)),
+        layout_(kept_->layout),
+        bucket_of_(members_.size()),
+        memory_(placed_memory()),
+        gathers_(layout_.buckets().size()),
         shards_(*kept_, members_, replica_groups_, memory_),
-        contributions_(this->uses(), max_micro_batches, at),
+        contributions_(uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         copies_(layout_, replica_groups_, memory_, at),
         states_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
+    for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
+      for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
+  gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
+
+  [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
+  /// Peers read its counts while a reduction is under way, also one that nobody waits for.
+  [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
+  /// elements.
+  [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
+  [[nodiscard]] bool divides_values() const noexcept {
+    for (const auto& b : layout_.buckets())
+      if (layout_.replica_group_of(b).divides_values()) return true;
+    return false;
+  }
+  /// The files of shards in tier file; null where none are.
+  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
+  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
+  [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
+
+  [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
+    return members_[number].parameter();
+  }
+  [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// A group of this rank: its memory is that of values and gradients on the device.
+  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
+  /// Whether nothing is moved, and memory is not touched.
+  [[nodiscard]] bool rehearsed() const noexcept {
+    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
+  }
+  /// The number of a parameter's bucket.
+  [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
+  /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
+  [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
+  /// Of a bucket of divided values: what gathers need to know.
+  [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
+    const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
+    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
+                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
+                          parameter_at);
+  }
+
+  /// Those that take part in the updates of these parameters.
+  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
+  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
+
+  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
+  /// it for the same buckets in ascending order, then `finish_gathers`.
+  void start_gather(std::size_t bucket, const start_order& how = where::current()) {
+    const Group& group = replica_groups_[layout_.buckets()[bucket].replica_group].group;
+    gathers_.start(layout_, memory_, bucket, group, how.keeping(kept_));
+  }
+  void finish_gathers() { gathers_.finish(); }
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
+  void finish_gathers_in(auto& stream) { gathers_.finish_in(stream); }
+
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { gathers_.reach_shards_of(std::move(all)); }
 
   /// Gives every parameter its memory: `layout().elements()` values and `layout().gradient_elements()` gradients.
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
@@ -93,7 +159,12 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
   /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
-    this->bind_to(memory, contributors_, at);
+    bucket_memory<T> bound = memory;
+    bound.places = memory_.places;
+    bound.expect(layout_, wire_elements(), at);
+    memory_ = std::move(bound);
+    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
+    bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors_);
     replicas_compared_ = false;
   }
   [[nodiscard]] bool divides_gradients() const noexcept { return shards_.any(); }
@@ -104,7 +175,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Compares parameters, layout and values within each replica group, once after `bind`; throws usage_error on all
   /// ranks of a replica group that differ. Collective over all replica groups.
   void compare_replicas(where at = where::current()) {
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, replica_groups_, at);
     }
   }
@@ -114,8 +185,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     prepare(at);
     if (shards_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
-    if (!this->rehearsed()) {
-      this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
+    if (!rehearsed()) {
+      zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
   }
@@ -129,15 +200,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Zeroes the gradient of a parameter that nothing has written.
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      this->zero_in_memory(this->gradient_of(parameter), where::current());
+      zero_in_memory(gradient_of(parameter), where::current());
     }
   }
   /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
   [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
     if (seals()) {
-      const std::span<const gradient_type> gradient = this->gradient_of(parameter);
+      const std::span<const gradient_type> gradient = gradient_of(parameter);
       if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
     }
     return 0;
@@ -155,7 +226,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (contributions_.any())
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
-      contributions_ = contribution_map(this->uses(), micro_batches, at);
+      contributions_ = contribution_map(uses(), micro_batches, at);
     states_.withdraw();
     expect(micro_batches, at);
   }
@@ -279,12 +350,39 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
+  [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
+    return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  void scale_owned(gradient_type scale, where at) const {
+    update_observer* const queues = updates_.last(observer_turn::queues_work);
+    if (queues != nullptr) queues->divide(scale, at);
+    for (const owned_range<T>& range : owned_)
+      if (queues == nullptr || range.gradient_file != nullptr) scale_gradients(range, memory_, scale, any_group(), at);
+  }
+  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
+    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
+  }
+  [[nodiscard]] std::vector<std::size_t> uses() const {
+    std::vector<std::size_t> out;
+    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    return out;
+  }
+  [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
+  [[nodiscard]] bucket_memory<T> placed_memory() const {
+    std::vector<std::size_t> own;
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
+    bucket_memory<T> out;
+    out.places = bucket_places(layout_, own);
+    return out;
+  }
+
   // Whether checksums of gradients are kept, and whether ranks are compared.
   [[nodiscard]] bool seals() const noexcept {
-    return checked(check_level::local) && !works_on_device<Group> && !this->rehearsed();
+    return checked(check_level::local) && !works_on_device<Group> && !rehearsed();
   }
   [[nodiscard]] bool compares_ranks() const noexcept {
-    return checked(check_level::across_ranks) && !this->rehearsed();
+    return checked(check_level::across_ranks) && !rehearsed();
   }
 
   void prepare(where at) {
@@ -341,14 +439,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // Of checked builds: what a parameter's gradient has is not changed from here on.
   void note_complete(std::size_t parameter, std::size_t micro_batch, where at) {
     checksums_.note(parameter, micro_batch, at);
-    if (computed_.ready()) checksums_.seal(parameter, this->gradient_of(parameter));
+    if (computed_.ready()) checksums_.seal(parameter, gradient_of(parameter));
   }
 
   void wait_for_buckets() {
     wait_all(pending_);
     shards_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if (!this->rehearsed()) shards_.zero_untouched();
+    if (!rehearsed()) shards_.zero_untouched();
   }
 
   // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
@@ -359,8 +457,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shards_.divides(bucket_of_[p])) continue;
-        checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
-        if (checksums_.changed(p, this->gradient_of(p)))
+        checksums_.seal(p, gradient_of(p));  // where no peer has waited for it
+        if (checksums_.changed(p, gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
@@ -385,9 +483,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
-    if (!this->rehearsed()) {
+    if (!rehearsed()) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      this->scale_owned(scale, at);
+      scale_owned(scale, at);
     }
     reduced.targets_ = divisor.count();
     return reduced;
@@ -406,6 +504,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
+  std::vector<bucket_member<T>> members_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
+  std::shared_ptr<bucket_reductions<T>> kept_;  // by a reduction under way, also where nobody waits for it any more
+  const bucket_layout& layout_;
+  std::vector<std::size_t> bucket_of_;
+  std::vector<owned_range<T>> owned_;
+  bucket_memory<T> memory_;
+  update_observers updates_;
+  value_gathers<Group> gathers_;
   gradient_shards<T, Group> shards_;
   contribution_map contributions_;
   gradient_checksums& checksums_;

@@ -10,6 +10,7 @@
 //   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
 #pragma once
 
+#include <any>
 #include <concepts>
 #include <cstddef>
 #include <memory>
@@ -80,14 +81,13 @@ class pipeline_stage {
   template <class Engine, class T, std::size_t Rank, class Input>
   [[nodiscard]] auto& handles(const schedule::position& place, where at) {
     using handles_type = stage_handles<Network, Engine, T, Rank, Input, Activations>;
-    auto* kept = dynamic_cast<handles_type*>(memory_.get());
-    if (kept == nullptr || kept->place() != place) {
+    auto* kept = std::any_cast<std::shared_ptr<handles_type>>(&handles_);
+    if (kept == nullptr || (*kept)->place() != place) {
       expect_part(place, at);
-      auto made = std::make_unique<handles_type>(*network_, layers_, place);
-      kept = made.get();
-      memory_ = std::move(made);
+      kept = &handles_.emplace<std::shared_ptr<handles_type>>(
+          std::make_shared<handles_type>(*network_, layers_, place));
     }
-    return *kept;
+    return **kept;
   }
 
   /// Throws usage_error where the network is no part for a stage at `place`.
@@ -128,7 +128,7 @@ class pipeline_stage {
 
   Network* network_;
   layers_of<Network, Activations> layers_;
-  std::unique_ptr<stage_memory> memory_;
+  std::any handles_;  // of the micro-batches: the first run tells their types
 };
 
 template <class Network>

@@ -22,6 +22,72 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// A layer, or a part of one, whose forward is run twice: once for its output alone, and once more for its backward.
+template <class Layer>
+class repeated_forward {
+ public:
+  /// `layer` outlives it.
+  explicit repeated_forward(Layer& layer) noexcept : layer_(&layer) {}
+
+  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+
+  /// The first pass. Its output is kept as `call` keeps things, whatever else it keeps is given back, and `memory` has
+  /// what it remembered.
+  template <class Engine, class Input>
+  [[nodiscard]] auto forward(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    auto out = first_pass(call, input, memory);
+    auto& activations = call.engine().activations();
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
+    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
+    activations.release(memory.kept);
+    return out;
+  }
+
+  /// The forward again, which finds what the first pass remembered in `memory`, and its backward.
+  template <class Engine, class Output, class Input, class Dout, class... Dx>
+  void backward(frame<Engine>& call, const Output& out, const Input& input, invocation_memory memory, const Dout& dout,
+                const Dx&... dx) {
+    const obligation_id opened =
+        call.open(obligation_kind::recompute_frame, out.size_bytes(), out.shape(), call.call().at);
+    memory.kept = {};
+    {
+      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
+      [[maybe_unused]] const auto whole = held(again);
+      auto full = replay(again, input);
+      again.begin_backward_within(call);
+      layer_->backward(again, std::move(full), dout, dx...);
+    }
+    call.engine().activations().release(memory.kept);
+    call.close(opened);
+  }
+
+ private:
+  struct no_hold {};
+  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
+  template <class Frame>
+  [[nodiscard]] auto held(Frame& call) const {
+    if constexpr (requires { layer_->hold(call); })
+      return layer_->hold(call);
+    else
+      return no_hold{};
+  }
+
+  template <class Engine, class Input>
+  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
+    const auto residue = layer_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
+  }
+  template <class Engine, class Input>
+  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
+    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
+    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
+  }
+
+  Layer* layer_;
+};
+
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
@@ -44,7 +110,7 @@ template <class Part>
 class recomputed_part {
  public:
   /// `part` outlives it. Nothing is recomputed until `recompute` says so.
-  explicit recomputed_part(Part& part) noexcept : part_(&part) {}
+  explicit recomputed_part(Part& part) noexcept : again_(part) {}
 
   /// Between steps.
   void recompute(recomputes how) noexcept { how_ = how; }
@@ -56,67 +122,41 @@ class recomputed_part {
   }
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
-    using residue_type = decltype(part_->forward(call, input));
+    using residue_type = decltype(again_.layer().forward(call, input));
     if (how_ == recomputes::no || call.replaying() || call.forward_only()) return plain(call, input);
     invocation_memory memory;
-    part_residue<Input, residue_type> kept{first_pass(call, input, memory), input, std::nullopt, memory.remembered_at,
-                                           memory.remembered_count};
-    auto& activations = call.engine().activations();
-    lease_chain& until_backward = call.memory().kept;
-    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
-    if (kept.out.size() > 0) static_cast<void>(activations.transfer(kept.out.data(), memory.kept, until_backward));
-    activations.append(memory.remembered, until_backward);
-    activations.release(memory.kept);
-    return kept;
+    auto out = again_.forward(call, input, memory);
+    call.engine().activations().append(memory.remembered, call.memory().kept);
+    return part_residue<Input, residue_type>{out, input, std::nullopt, memory.remembered_at, memory.remembered_count};
   }
 
   /// In its backward.
   template <class Frame, class Input, class Residue, class Dout, class... Dx>
   void backward(Frame& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
-    part_->backward(call, std::move(*kept.whole), dout, dx...);
+    again_.layer().backward(call, std::move(*kept.whole), dout, dx...);
   }
   template <class Engine, class Input, class Residue, class Dout, class... Dx>
   void backward(frame<Engine>& call, part_residue<Input, Residue>&& kept, const Dout& dout, const Dx&... dx) {
-    if (kept.whole) return part_->backward(call, std::move(*kept.whole), dout, dx...);
-    const obligation_id opened =
-        call.open(obligation_kind::recompute_frame, kept.out.size_bytes(), kept.out.shape(), call.call().at);
+    if (kept.whole) return again_.layer().backward(call, std::move(*kept.whole), dout, dx...);
     invocation_memory memory;
     memory.remembered_at = kept.remembered_at;
     memory.remembered_count = kept.remembered_count;
-    {
-      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      auto full = replay(again, kept.input);
-      again.begin_backward_within(call);
-      part_->backward(again, std::move(full), dout, dx...);
-    }
-    call.engine().activations().release(memory.kept);
-    call.close(opened);
+    again_.backward(call, kept.out, kept.input, memory, dout, dx...);
   }
 
  private:
   template <class Frame, class Input>
   [[nodiscard]] auto plain(Frame& call, const Input& input) {
-    auto all = part_->forward(call, input);
+    auto all = again_.layer().forward(call, input);
     const auto out = all.out;
     return part_residue<Input, decltype(all)>{out, input, std::move(all), {}, 0};
   }
-  template <class Engine, class Input>
-  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
-    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    const auto residue = part_->forward(once, input);
-    expect_kept(once, residue, input, residue_use::dropped);
-    return residue.out;
-  }
-  template <class Engine, class Input>
-  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
-    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return again.call().run(layer_call::recompute, [&] { return part_->forward(again, input); });
-  }
 
-  Part* part_;
+  repeated_forward<Part> again_;
   recomputes how_ = recomputes::no;
 };
 
+/// A layer that is recomputed as a whole.
 template <class Layer>
 class recompute {
   static_assert(
@@ -127,12 +167,12 @@ class recompute {
   using output_in_backward = unread;
 
   /// `layer` outlives this object.
-  explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
+  explicit recompute(Layer& layer) noexcept : again_(layer) {}
 
   /// Name and number are those of the layer within, which is `layer()`.
-  [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
-  [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
-  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+  [[nodiscard]] const char* name() const noexcept { return layer_name(layer()); }
+  [[nodiscard]] std::size_t index() const noexcept { return layer_index(layer()); }
+  [[nodiscard]] Layer& layer() const noexcept { return again_.layer(); }
 
   /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
@@ -146,11 +186,7 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     invocation_memory memory;
-    auto out = first_pass(call, input, memory);
-    auto& activations = call.engine().activations();
-    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
-    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
-    activations.release(memory.kept);
+    auto out = again_.forward(call, input, memory);
     call.memory().remembered = memory.remembered;
     call.memory().remembered_at = memory.remembered_at;
     call.memory().remembered_count = memory.remembered_count;
@@ -163,46 +199,11 @@ class recompute {
       layer.backward(call, layer.forward(call, input), dout, dx...);
     }
   void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
-    const obligation_id opened =
-        call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
-    invocation_memory memory = call.memory();
-    memory.kept = {};
-    {
-      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      [[maybe_unused]] const auto whole = held(again);
-      auto full = replay(again, residue.input);
-      again.begin_backward_within(call);
-      layer_->backward(again, std::move(full), dout, dx...);
-    }
-    call.engine().activations().release(memory.kept);
-    call.close(opened);
+    again_.backward(call, residue.out, residue.input, call.memory(), dout, dx...);
   }
 
  private:
-  struct no_hold {};
-  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
-  template <class Frame>
-  [[nodiscard]] auto held(Frame& call) const {
-    if constexpr (requires { layer_->hold(call); })
-      return layer_->hold(call);
-    else
-      return no_hold{};
-  }
-
-  template <class Engine, class Input>
-  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
-    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
-  }
-  template <class Engine, class Input>
-  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
-    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    const auto residue = layer_->forward(once, input);
-    expect_kept(once, residue, input, residue_use::dropped);
-    return residue.out;
-  }
-
-  Layer* layer_;
+  repeated_forward<Layer> again_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -60,7 +60,7 @@ std::vector<lasting_lease> run_of<Engine>::leases_of(tier where_it_is, std::stri
 
 template <class Engine>
 std::size_t run_of<Engine>::bytes_on(const lasting_lease& leased, int rank) const {
-  const rank_shards* const shards = leased_.shares_of(leased.item);
+  const rank_shards* const shards = leased_.shards_of(leased.item);
   return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
@@ -157,7 +157,7 @@ auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
-    const rank_shards* const shards = leased_.shares_of(i);
+    const rank_shards* const shards = leased_.shards_of(i);
     if (shards != nullptr) item.bytes = shards->bytes[static_cast<std::size_t>(rank)];
     const std::size_t reached = shards == nullptr ? 0 : shards->reached;
     item.capacity = greater_of(item.bytes, reached);

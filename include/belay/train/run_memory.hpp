@@ -57,7 +57,7 @@ class lasting_leases {
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
   /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
+  [[nodiscard]] const rank_shards* shards_of(std::size_t item) const noexcept;
   /// Leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
 

@@ -15,7 +15,7 @@ BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory)
   vacated_.push_back(0);
 }
 
-BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
+BELAY_DECL const rank_shards* lasting_leases::shards_of(std::size_t item) const noexcept {
   const rank_shards* out = nullptr;
   for (const rank_shards& each : shards_)
     if (each.item == item) out = &each;

@@ -3,9 +3,12 @@
 // A parameter store out of its class: a program links those of ranks of the host, and compiles others.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,11 +22,13 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/parallel/vote.hpp"
+#include "belay/step/phase.hpp"
 #include "belay/train/stage_names.hpp"
 #include "belay/train/store.hpp"
 
@@ -76,19 +81,251 @@ class tensor_copies {
 };
 
 template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::owned_elements(int number) const {
+  return buckets_.layout().owned_elements(in_replica_groups(number));
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::ask_shards() const {
+  static_cast<void>(mesh_->replicas().rank());
+  static_cast<void>(mesh_->data().rank());
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
+  return gathers_ ? gathers_->counts(in) : gather_counts{};
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+  return gathers_ ? gathers_->take_counts(in) : gather_counts{};
+}
+
+template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::gathered_bytes() const noexcept {
+  return gathers_ ? gathers_->live_bytes() : 0;
+}
+
+template <class Run, class Precision>
+bool parameter_store<Run, Precision>::in_file() const noexcept {
+  return in_file_;
+}
+
+template <class Run, class Precision>
+bool parameter_store<Run, Precision>::gathers_alone() const noexcept {
+  return !gathers_ || (reaches_ && !together_);
+}
+
+template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::drain(where at) {
+  const std::size_t bytes = gathered_bytes();
+  if (gathers_) gathers_->retire(at);
+  return bytes;
+}
+
+template <class Run, class Precision>
+std::uint64_t parameter_store<Run, Precision>::plan_hash() const noexcept {
+  return gathers_ ? gathers_->fingerprint() : 0;
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
+  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
+  const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
+  const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
+  const auto& parameter = buckets_.parameter(p);
+  return {copies_of_box(parameter, replica_group.divides_values()), copies_of_box(parameter, divides_state)};
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::give_back(std::uint32_t layer) noexcept {
+  gathers_->give_back(layer);
+}
+
+template <class Run, class Precision>
+bool parameter_store<Run, Precision>::rehearsed() const {
+  return is_rehearsed(mesh_->world());
+}
+
+template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+  return gathers_->bytes_of(layer);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_micro_batches(std::size_t count) {
+  if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_plan_compared(where at) {
+  if (!gathers_ || std::exchange(compared_plan_, true)) return;
+  rank_comparison compared;
+  expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_settled(where at) const {
+  if (!gathers_ || !buckets_.holds_reduced()) return;
+  throw usage_error(
+      "parameters that ranks divide are gathered between a commit and its update: "
+      "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
+      at);
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::lease_memory(const stored_parameters<value_type, gradient_type>& found,
+                                                   std::span<const held_stage> stages, const store_options& options,
+                                                   where at) {
+  run_->keep(buckets_.kept_layout());
+  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
+    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+  const auto lower = [](const held_stage& each) {
+    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
+  };
+  if (mesh_->shape().replicates_shards() && mesh_->shape().shards() == 1 && std::ranges::any_of(stages, lower))
+    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
+  if (mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
+    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
+  if (takes_device_memory_alone(mesh_->world()) && mesh_->shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  bind(found.values, found.gradients, at);
+  if (on_device(run_->computes())) {
+    const auto size_of = [&](int rank) { return range_table::size_of(buckets_.layout(), in_replica_groups(rank)); };
+    division_.emplace(*run_, buckets_.owned(), buckets_.layout().buckets().size(), size_of, at);
+    // (nvcc takes an assignment for a result that is ignored.)
+    if constexpr (works_on_device<group_type>)
+      static_cast<void>(divides_by_ = buckets_.updates().add(*division_, observer_turn::queues_work, at));
+  }
+  if (buckets_.divides_gradients()) {
+    staging_.emplace(run_->step_memory("gradient buckets"));
+    buckets_.use(*staging_);
+    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+      buckets_.use(tier_copies_on<gradient_type>(run_->engine(), buckets_.gradient_file()));
+  }
+  if (!frozen_.members().empty()) {
+    const tiered_memory<value_type> frozen =
+        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
+    frozen_.bind(frozen, std::exchange(file_, nullptr));
+  }
+  run_->keep(frozen_.kept());
+  if (const host_access* const access = run_->engine().access(at)) {
+    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+  }
+  if (buckets_.divides_values() || frozen_.places().divided()) {
+    whole_.emplace(run_->step_memory("gathered parameters"));
+    gathers_number_ = run_->add_gathers();
+    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run_->planned_gathers(gathers_number_));
+    if (!gathers_alone()) buckets_.gather_together();
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
+  const auto& layout = buckets_.layout();
+  const std::size_t own = layout.elements();
+  const auto lease_gradients = [&](std::size_t count, const char* purpose) {
+    return run_->template lease<gradient_type>(tier::device, count, purpose, at);
+  };
+  std::span<value_type> wire;
+  if (const std::size_t count = buckets_.wire_elements(); count > 0)
+    wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
+  if (values.size() >= own && !values.empty()) {
+    const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
+    return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
+  }
+  const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
+  file_shards* const value_file = std::exchange(file_, nullptr);
+  if (reached_) buckets_.reach_shards_of(dividing());
+  if (!buckets_.places().divided()) {
+    const auto all = lease_gradients(layout.gradient_elements(), "gradients");
+    return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
+  }
+  const auto all_gradients = lease_of_buckets<gradient_type>(
+      buckets_, &bucket_places::gradient_elements, &replica_group_shape::gradients, "gradients", "gradient ring", at);
+  file_shards* const gradient_file = std::exchange(file_, nullptr);
+  std::span<gradient_type> reductions;
+  if (const std::size_t count = layout.gradient_elements() - own; count > 0)
+    reductions = lease_gradients(count, "reductions");
+  bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
+  memory.value_file = value_file;
+  memory.gradient_file = gradient_file;
+  buckets_.bind(memory, at);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+    -> copy_place {
+  return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
+                          divided ? kept_part::shard : kept_part::local_part);
+}
+
+template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+  std::size_t p = 0;
+  while (&buckets_.parameter(p) != &parameter) ++p;
+  return buckets_.bucket_of(p);
+}
+
+template <class Run, class Precision>
+std::uint32_t parameter_store<Run, Precision>::gathers_for(const std::set<std::size_t>& trained,
+                                                        const std::set<std::size_t>& never_trained, const char* name,
+                                                        std::size_t index) {
+  std::vector<gathered_bucket<value_type, group_type>> all;
+  for (std::size_t b : trained) all.push_back(gathered_trained(b));
+  for (std::size_t b : never_trained) all.push_back(gathered_frozen(b));
+  return all.empty() ? whole : gathers_->add_layer(std::move(all), name, index);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::gathered_trained(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(buckets_, reached_, number);
+}
+
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::gathered_frozen(std::size_t number) const
+    -> gathered_bucket<value_type, group_type> {
+  return gathered_bucket_of(frozen_, reached_frozen_, number);
+}
+
+template <class Run, class Precision>
+std::vector<std::size_t> parameter_store<Run, Precision>::in_replica_groups(int number) const {
+  const coordinate there = coordinate_of(mesh_->shape(), number);
+  std::vector<std::size_t> all;
+  for (std::size_t p = 0; p < parts_; ++p)
+    for (std::size_t kind = 0; kind < replica_groups_of_part; ++kind)
+      all.push_back(static_cast<std::size_t>(
+          place_along(mesh_->shape(), there, divided_over(cut_of_replica_group(kind))).number));
+  return all;
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+  expect_plan_compared(at);
+  expect_settled(at);
+  gathers_->hold(layer, engine, at);
+  if (rehearsed())
+    for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
+}
+
+template <class Run, class Precision>
 double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
-  return norm_.of_parameter(norm_places_[parameter].parameter);
+  return norm_->of_parameter(norm_places_[parameter].parameter);
 }
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
-  this->rewrite([&] { write_first_values(seed, at); }, at);
+  rewrite([&] { write_first_values(seed, at); }, at);
 }
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
-  this->note_micro_batches(start.micro_batches);
+  note_micro_batches(start.micro_batches);
   if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
   if (gathers_) gathers_->retire(at);
   // A store that one rank forgets would be waited for in the comparison of another.
@@ -96,7 +333,7 @@ void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
     expect_agreement(*mesh_, start.participants, at);
     compare_along_tensor(at);
   }
-  this->expect_plan_compared(at);
+  expect_plan_compared(at);
   buckets_.begin_unwritten(start.micro_batches, at);
   gathers_compared_ = false;
   if (gathers_) gathers_->begin_step(run_->engine(), at);
@@ -113,8 +350,8 @@ void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where
   static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
                                          ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
                                          : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0
-                               : norm_.template squares_over<group_type>(
+  squares_ = rehearsed() ? 0
+                               : norm_->template squares_over<group_type>(
                                      *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
 }
 
@@ -217,7 +454,7 @@ void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
-  if (this->rehearsed()) return;
+  if (rehearsed()) return;
   const auto write = [&](parameter_base<value_type>& parameter) {
     if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
   };
@@ -227,7 +464,7 @@ void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, whe
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::expect_names_apart(where at) const {
-  if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
+  if (rehearsed() || mesh_->shape().pipeline == 1) return;
   stage_names own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
   for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
@@ -236,7 +473,7 @@ void parameter_store<Run, Precision>::expect_names_apart(where at) const {
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::compare_along_tensor(where at) {
-  if (this->rehearsed() || mesh_->shape().tensor == 1) return;
+  if (rehearsed() || mesh_->shape().tensor == 1) return;
   tensor_copies<value_type> own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
   for (const auto& one : frozen_.members()) own.add(*one.parameter);
@@ -256,12 +493,28 @@ void parameter_store<Run, Precision>::expect_even(const parameter_base<value_typ
 template <class Run, class Precision>
 parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
                                                  std::vector<held_stage> stages, store_options options, where at)
-    : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
-      norm_places_(found.places),
-      norm_(found.norm, std::move(found.places),
-            run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
+    : run_(&run),
+      mesh_(&mesh),
+      parts_(stages.size()),
+      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
+      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
+      gathers_by_(in_file_                            ? gather_by::collectives
+                  : found.stored.gathers == gather_by::reach ? options.gathers
+                                                      : found.stored.gathers),
+      files_(options.files),
+      buckets_(std::move(found.stored.members),
+               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
+                                                   options.reduce),
+               options.bucket_bytes, 1, found.norm.unit(), at),
+      frozen_(std::move(found.stored.frozen),
+              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              options.bucket_bytes, at),
+      norm_places_(found.places) {
+  lease_memory(found.stored, stages, options, at);
+  norm_.emplace(found.norm, std::move(found.places),
+                run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at);
   write_first_values(options.seed, at);
-  if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
+  if (reaches_) expect_plan_compared(at);  // which ends on no rank before the values are there
   expect_names_apart(at);
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
 }

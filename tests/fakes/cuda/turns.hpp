@@ -146,7 +146,7 @@ class turns {
   /// The calling thread works for that rank beside it, unless it is known.
   void work_for(const caller& whose) {
     const std::lock_guard lock(mutex_);
-    callers_.try_emplace(std::this_thread::get_id(), known{{whose.rank, true}, place::runs});
+    callers_.try_emplace(std::this_thread::get_id(), known{{whose.rank, true}, whereabouts::runs});
   }
   /// The calling thread has begun, and awaits its first turn, or has ended, what it was started for.
   class work {
@@ -176,7 +176,7 @@ class turns {
     waiter self{std::string(call)};
     if (looker_ == nullptr) looker_ = &self;
     waiting_[mine.who].push_back(&self);
-    mine.now = place::passes;
+    mine.now = whereabouts::passes;
     if (settled()) give_turn();
     while (!self.has_turn) {
       if (looker_ != &self) {
@@ -188,7 +188,7 @@ class turns {
         give_turn();
       }
     }
-    mine.now = place::runs;
+    mine.now = whereabouts::runs;
     if (looker_ == &self) let_another_look();
   }
   /// The calling thread is about to wait for what other ranks do; it needs a turn afterwards.
@@ -197,7 +197,7 @@ class turns {
     const auto found = callers_.find(std::this_thread::get_id());
     if (found == callers_.end()) return;
     add(found->second.who, call);
-    found->second.now = place::waits;
+    found->second.now = whereabouts::waits;
     unsettle();
   }
   /// What the calling thread waits for has not come: others have their turns first.
@@ -210,10 +210,10 @@ class turns {
   [[nodiscard]] const std::vector<std::string>& order() const noexcept { return order_; }
 
  private:
-  enum class place : std::uint8_t { runs, passes, waits };
+  enum class whereabouts : std::uint8_t { runs, passes, waits };
   struct known {
     caller who;
-    place now;
+    whereabouts now;
   };
   // A thread in `pass`.
   struct waiter {
@@ -226,7 +226,7 @@ class turns {
 
   void enter(int rank) {
     const std::lock_guard lock(mutex_);
-    callers_.insert_or_assign(std::this_thread::get_id(), known{{rank, false}, place::runs});
+    callers_.insert_or_assign(std::this_thread::get_id(), known{{rank, false}, whereabouts::runs});
     --awaited_;
     unsettle();
   }
@@ -237,7 +237,7 @@ class turns {
   }
   void rest() {
     const std::lock_guard lock(mutex_);
-    callers_.find(std::this_thread::get_id())->second.now = place::waits;
+    callers_.find(std::this_thread::get_id())->second.now = whereabouts::waits;
     unsettle();
   }
   // Others than the one that has its turn may run.
@@ -247,7 +247,7 @@ class turns {
   }
   [[nodiscard]] bool settled() const {
     return !unsettled_ && awaited_ == 0 && std::none_of(callers_.begin(), callers_.end(), [](const auto& each) {
-      return each.second.now == place::runs;
+      return each.second.now == whereabouts::runs;
     });
   }
   // Whether all sleep.

@@ -106,9 +106,9 @@ struct nccl_options {
 /// `fails`: it says so, and has had no effect unless it ends something. `asynchronous`: its communicator has an error
 /// from then on. `silent`: nothing comes of it.
 struct nccl_injection {
-  enum class kind : std::uint8_t { fails, asynchronous, silent };
+  enum class failing_way : std::uint8_t { fails, asynchronous, silent };
   std::uint64_t at = 0;
-  kind how = kind::fails;
+  failing_way how = failing_way::fails;
 };
 
 class nccl_fabric {
@@ -260,7 +260,7 @@ class nccl_fabric {
     for (auto& [key, parts] : splits_)  // nobody writes what it was waiting for
       std::erase_if(parts, [&](const part& each) { return each.parent == on; });
   }
-  [[nodiscard]] std::vector<nccl_communicator*> family(nccl_communicator* of) const {
+  [[nodiscard]] std::vector<nccl_communicator*> with_relatives(nccl_communicator* of) const {
     const auto top = [](nccl_communicator* each) { return each->parent == nullptr ? each : each->parent; };
     std::vector<nccl_communicator*> out;
     for (const auto& [address, each] : communicators_)

@@ -240,9 +240,9 @@ class nccl_api {
       fabric_->use(queues);
       names_.emplace_back(name);
       const bool chosen = names_.size() == injection_.at;
-      if (chosen && injection_.how == nccl_injection::kind::fails) return {"injected"};
+      if (chosen && injection_.how == nccl_injection::failing_way::fails) return {"injected"};
       now_ = !chosen                                          ? happens::as_asked
-             : injection_.how == nccl_injection::kind::silent ? happens::silence
+             : injection_.how == nccl_injection::failing_way::silent ? happens::silence
                                                               : happens::error;
       return act();
     });
@@ -255,7 +255,7 @@ class nccl_api {
       fabric_->use(queues);
       names_.emplace_back(name);
       const status_type got = act();
-      const bool fails = names_.size() == injection_.at && injection_.how == nccl_injection::kind::fails;
+      const bool fails = names_.size() == injection_.at && injection_.how == nccl_injection::failing_way::fails;
       return fails ? status_type{"injected"} : got;
     });
   }
@@ -270,7 +270,7 @@ class nccl_api {
         for (const auto& each : on->joined)
           if (!each->over()) bad = fabric_->refuse("a communicator is destroyed while something is queued on it");
       if (at_once) {
-        for (communicator_type each : fabric_->family(on)) fabric_->release(each);
+        for (communicator_type each : fabric_->with_relatives(on)) fabric_->release(each);
         std::erase_if(fabric_->windows, [&](const auto& each) { return each.second->of == on; });
       }
       fabric_->device().look_again();
@@ -371,8 +371,8 @@ class nccl_api {
     std::string bad;
     for (const side_of& one : all)
       if (bad = fabric_->knows(one.on) ? one.on->error : "ended"; !bad.empty()) return behind;
-    if (chosen && injection_.how != nccl_injection::kind::silent) bad = "injected";
-    if (chosen && injection_.how == nccl_injection::kind::silent) stuck_ = true;
+    if (chosen && injection_.how != nccl_injection::failing_way::silent) bad = "injected";
+    if (chosen && injection_.how == nccl_injection::failing_way::silent) stuck_ = true;
     if (bad.empty() && !stuck_) bad = meet(all, [&](const side_of&) { return behind; });
     for (const side_of& one : all)
       if (!bad.empty()) one.on->error = bad;

@@ -105,14 +105,14 @@ TEST_CASE("a call of NCCL that fails in an exchange of experts ends both ranks w
     const std::string& name = names[k - 1];
     CAPTURE(name);
     CAPTURE(k);
-    using kind = fakes::nccl_injection::kind;
-    fakes::one_failure at_once{.what = {k, kind::fails}};
+    using failing_way = fakes::nccl_injection::failing_way;
+    fakes::one_failure at_once{.what = {k, failing_way::fails}};
     const failed_launch::thrown got = thrown_by(at_once);
     CHECK((got.has("rank 1: " + name) && got.has("injected")));
     if (name != "group_end") continue;
-    fakes::one_failure later{.what = {k, kind::asynchronous}};
+    fakes::one_failure later{.what = {k, failing_way::asynchronous}};
     CHECK(thrown_by(later).has("injected"));
-    fakes::one_failure never{.what = {k, kind::silent}};
+    fakes::one_failure never{.what = {k, failing_way::silent}};
     CHECK(thrown_by(never, 0, std::chrono::milliseconds(200)).has("rank"));
   }
 }

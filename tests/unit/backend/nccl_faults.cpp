@@ -82,7 +82,7 @@ TEST_CASE("a call of NCCL that fails is a backend_error of its rank, and the fir
   for (std::size_t k = 1; k <= names.size(); ++k) {
     CAPTURE(names[k - 1]);
     CAPTURE(k);
-    const outcome got = with({k, nccl_injection::kind::fails});
+    const outcome got = with({k, nccl_injection::failing_way::fails});
     const end_of_rank &mine = got.ranks[1], &theirs = got.ranks[0];
     CHECK(got.refusals.empty());
     CHECK(got.all_freed);
@@ -104,7 +104,7 @@ TEST_CASE("an asynchronous error is found by the watchdog, and names the operati
     if (!is_operation(names[k - 1])) continue;
     CAPTURE(names[k - 1]);
     CAPTURE(k);
-    const outcome got = with({k, nccl_injection::kind::asynchronous});
+    const outcome got = with({k, nccl_injection::failing_way::asynchronous});
     const end_of_rank& mine = got.ranks[1];
     CAPTURE(mine.what);
     CAPTURE(got.ranks[0].what);
@@ -126,7 +126,7 @@ TEST_CASE("an operation to which a rank does not come ends at its time, on all r
     if (!is_operation(names[k - 1])) continue;
     if (!tried.insert(names[k - 1]).second) continue;
     CAPTURE(names[k - 1]);
-    const outcome got = with({k, nccl_injection::kind::silent}, std::chrono::milliseconds(100));
+    const outcome got = with({k, nccl_injection::failing_way::silent}, std::chrono::milliseconds(100));
     for (const end_of_rank& each : got.ranks) {
       CHECK(each.kind == belay::error_kind::communication);
       CHECK(has(each.what, "timeout"));

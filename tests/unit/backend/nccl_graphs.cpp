@@ -197,8 +197,8 @@ TEST_CASE("a graph that is left when the rank finishes is refused: NCCL would wa
 }
 
 TEST_CASE("what fails in a launch is an error that names the graph's rank and operations, and nobody hangs") {
-  using kind = fakes::nccl_injection::kind;
-  for (const kind how : {kind::asynchronous, kind::silent}) {
+  using failing_way = fakes::nccl_injection::failing_way;
+  for (const failing_way how : {failing_way::asynchronous, failing_way::silent}) {
     const auto train = [](auto& rank, const device_type& gpu, fakes::nccl_api&, kept_memory& kept) {
       bridge& at = kept_bridge(kept, gpu, 256);
       stream_type compute(gpu, belay::stream_kind::compute, rank.watch());
@@ -231,7 +231,7 @@ TEST_CASE("what fails in a launch is an error that names the graph's rank and op
       CAPTURE(each.what);
       CHECK(each.kind != belay::error_kind::none);
       says(each.what,
-           how == kind::silent ? "a graph of 2 operations, the first of which is all_reduce #2" : "injected");
+           how == failing_way::silent ? "a graph of 2 operations, the first of which is all_reduce #2" : "injected");
     }
   }
 }

@@ -168,17 +168,17 @@ TEST_CASE("a step that one rank must replay is run as it is on all, and captured
 }
 
 TEST_CASE("what fails in the launch of a step is what the world throws: it names the graph, and nobody hangs") {
-  using kind = fakes::nccl_injection::kind;
+  using failing_way = fakes::nccl_injection::failing_way;
   const trial what{.stage = belay::zero_stage::parameters, .steps = 4};
   failing_nccl::shared looks;
   record out;
   REQUIRE(over_nccl(what, every_order[1], out, looks) == "");
   REQUIRE(looks.launched > 0);
-  for (const kind how : {kind::asynchronous, kind::silent}) {
+  for (const failing_way how : {failing_way::asynchronous, failing_way::silent}) {
     failing_nccl::shared fails{.what = {looks.launched, how}};
     record told;
     const std::string thrown = over_nccl(what, every_order[1], told, fails, std::chrono::milliseconds(400));
     CAPTURE(thrown);
-    CHECK(thrown.find(how == kind::silent ? "waits in a graph of " : "injected") != std::string::npos);
+    CHECK(thrown.find(how == failing_way::silent ? "waits in a graph of " : "injected") != std::string::npos);
   }
 }

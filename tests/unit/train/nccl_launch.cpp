@@ -259,15 +259,15 @@ TEST_CASE("a call of NCCL that fails, at once or later, is what a launch throws,
     tried.push_back(name);
     CAPTURE(name);
     CAPTURE(k);
-    using kind = fakes::nccl_injection::kind;
-    one_failure at_once{.what = {k, kind::fails}};
+    using failing_way = fakes::nccl_injection::failing_way;
+    one_failure at_once{.what = {k, failing_way::fails}};
     const thrown got = train_with(at_once);
     CHECK((has(got.what, "rank 1: " + name) && has(got.what, "injected")));
     if (!has_peers(name)) continue;
-    one_failure later{.what = {k, kind::asynchronous}};
+    one_failure later{.what = {k, failing_way::asynchronous}};
     const thrown found = train_with(later);
     CHECK((has(found.what, "rank 1: ") && has(found.what, "injected")));
-    one_failure never{.what = {k, kind::silent}};
+    one_failure never{.what = {k, failing_way::silent}};
     CHECK(train_with(never, std::chrono::milliseconds(200)).kind == belay::error_kind::communication);
   }
   CHECK(tried.size() > 12);

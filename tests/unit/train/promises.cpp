@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/belay.hpp"
+#include "unit/parallel/support/group_of_one.hpp"
 #include "unit/train/support/network.hpp"
 
 namespace {
@@ -109,7 +111,7 @@ TEST_CASE("redistributions over a mesh need what those over a group do") {
   CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), over_mesh), counts));
 }
 
-TEST_CASE("experts need varying counts") {
+TEST_CASE("experts need varying counts, and memory that peers reach") {
   const auto exchanges = [](belay::rank& rank, auto& run) {
     belay::mesh mesh{rank, {.expert = rank.size()}};
     belay::expert_exchange experts{run, mesh.expert(), {.experts = 4, .k = 2, .hidden = 8, .capacity = 16}};
@@ -117,6 +119,61 @@ TEST_CASE("experts need varying counts") {
   CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), exchanges),
                  "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
                  "has_varying_counts"));
+  CHECK(contains(refusal(without(&belay::group_traits::addresses_peers), exchanges),
+                 "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
+                 "directly_addressable, mirrored_by_messages or has_local_memory"));
+  // Peers that send into a rank's own memory are enough.
+  lacking_world sent = without(&belay::group_traits::addresses_peers);
+  sent.traits.has_local_memory = true;
+  CHECK_NOTHROW(static_cast<void>(belay::rehearse(sent, exchanges)));
+}
+
+TEST_CASE("a symmetric heap needs memory that peers reach") {
+  const auto leases = [](belay::rank& rank, auto&) {
+    belay::symmetric_heap<belay::group> heap(rank.world(), {.bytes = 4096});
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::addresses_peers), leases),
+                 "a symmetric heap needs a group whose ranks can address each other's memory"));
+}
+
+TEST_CASE("without a launch the constructor or the call refuses, and nothing has moved") {
+  const auto refusal_of = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const belay::usage_error& lacks) {
+      return lacks.what();
+    }
+    return "";
+  };
+  const belay::host_pages memory(1 << 12);
+  const auto group_without = [&](bool belay::group_traits::* promise) {
+    belay::group_traits traits = belay::rehearsal::group::all_promises();
+    traits.rehearsed = false;
+    traits.*promise = false;
+    return belay::group(std::make_shared<test::group_of_one>(std::span(memory.data(), memory.size_bytes()), traits));
+  };
+  belay::parameter<float> weight{{"weight", {2}, belay::initial::constant(0)}};
+  const auto makes_buckets = [&](const belay::group& lacks) {
+    belay::gradient_buckets<float, belay::group> buckets{{{weight, 0}}, {{lacks}}, 1U << 20, 1};
+  };
+  CHECK(contains(refusal_of([&] { makes_buckets(group_without(&belay::group_traits::sums_alike)); }),
+                 "ranks that replicate a parameter update it with the same bits"));
+  CHECK(contains(refusal_of([&] { makes_buckets(group_without(&belay::group_traits::has_varying_counts)); }),
+                 "the ranks of a replica group own different numbers of gradients"));
+  std::array<float, 2> values{1, 2};
+  const std::array<std::size_t, 1> all{2};
+  const auto redistributes = [&](const belay::group& lacks) {
+    belay::sharded<float, belay::partial<belay::sum>, belay::group> sums{lacks, values, belay::shard_counts{all}};
+    static_cast<void>(belay::redistribute<belay::shard<0>>(std::move(sums)));
+  };
+  CHECK(contains(refusal_of([&] { redistributes(group_without(&belay::group_traits::sums_in_rank_order)); }), order));
+  CHECK(contains(refusal_of([&] { redistributes(group_without(&belay::group_traits::has_varying_counts)); }), counts));
+  CHECK(values == std::array<float, 2>{1, 2});
+  CHECK(contains(refusal_of([&] {
+                   belay::symmetric_heap<belay::group> heap(group_without(&belay::group_traits::addresses_peers),
+                                                            {.bytes = 4096});
+                 }),
+                 "a symmetric heap needs a group whose ranks can address each other's memory"));
 }
 
 TEST_CASE("a launch does not take the policy of a rehearsal") {

@@ -93,13 +93,13 @@ struct rank_options {
 
 /// A rank that an NCCL rank can have beside it: it makes groups of any members, and has a watch for streams' waits.
 template <class C>
-concept control_rank = has_groups<C> && requires(const C& rank) {
+concept watched_rank = has_groups<C> && requires(const C& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
 };
 
 /// Belongs to the thread that runs its body. The control rank, the device and the policy outlive it. A world of one
 /// rank makes nothing of NCCL.
-template <control_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::fixed_order>
+template <watched_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::fixed_order>
 class rank {
  public:
   using control_type = typename Control::group_type;

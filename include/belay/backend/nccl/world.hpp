@@ -96,7 +96,7 @@ class world {
   [[nodiscard]] static constexpr group_traits promises() noexcept {
     group_traits out;
     out.sums_in_rank_order = sums_in_rank_order;
-    out.sums_alike = out.has_varying_counts = true;
+    out.sums_alike = out.has_varying_counts = out.has_local_memory = true;
     return out;
   }
   /// Runs the body on every rank, as `Control` does. Throws what that throws: the first cause; input_error on all ranks

@@ -71,7 +71,7 @@ class shard_copies {
       if (!replica_group.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
       const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
-      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
+      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(shard_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
@@ -80,7 +80,7 @@ class shard_copies {
   void recall() noexcept { next_ = reduced_.size(); }
 
  private:
-  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
+  [[nodiscard]] std::span<gradient_type> shard_of(std::size_t bucket) const noexcept {
     if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];

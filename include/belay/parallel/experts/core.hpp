@@ -206,6 +206,8 @@ class exchange_core : public participant {
                 std::size_t element_bytes, where at);
   ~exchange_core() override = default;
 
+  /// `ranks`. Throws usage_error where they reach no memory of each other, or hold equal counts alone.
+  static const belay::group& expect_reach(const belay::group& ranks, where at);
   /// Of a run that computes on `processor`, in whose steps alone it takes part.
   void belong_to_run(computes_on processor) noexcept;
   /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.

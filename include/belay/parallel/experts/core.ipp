@@ -163,19 +163,9 @@ BELAY_DECL void row_moves::send_rows(const group_calls& calls, const moved_rows&
   calls.exchange(transfers_, at);
 }
 
-BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
-                                        const expert_settings& settings, std::size_t element_bytes, where at)
-    : heap_(&heap),
-      group_(ranks),
-      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
-                      at)),
-      element_bytes_(element_bytes),
-      by_(shape_.ranks == 1       ? row_transport::here
-          : sends_to_peers(ranks) ? row_transport::sent
-          : mirrors_peers(ranks)  ? row_transport::mirrored
-                                  : row_transport::addressed) {
+BELAY_DECL const belay::group& exchange_core::expect_reach(const belay::group& ranks, where at) {
   const group_traits& of = ranks.traits();
-  if (!of.rehearsed && !of.addresses_peers && !of.mirrors_peers && !of.on_device)
+  if (!of.addresses_peers && !of.mirrors_peers && !of.has_local_memory)
     throw usage_error(
         "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
         "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are",
@@ -185,6 +175,20 @@ BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_hea
         "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
         "has_varying_counts, as belay::host and belay::mpi have",
         at);
+  return ranks;
+}
+
+BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
+                                        const expert_settings& settings, std::size_t element_bytes, where at)
+    : heap_(&heap),
+      group_(expect_reach(ranks, at)),
+      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
+                      at)),
+      element_bytes_(element_bytes),
+      by_(shape_.ranks == 1       ? row_transport::here
+          : sends_to_peers(ranks) ? row_transport::sent
+          : mirrors_peers(ranks)  ? row_transport::mirrored
+                                  : row_transport::addressed) {
   set_capacity(settings.capacity, at);
   moves_ = std::make_shared<row_moves>(shape_, by_, shape_.hidden * element_bytes);
 }

@@ -126,7 +126,7 @@ class expert_exchange final : public exchange_core {
       { run.windows(ranks, at) } -> std::same_as<symmetric_heap<belay::group>&>;
     }
   expert_exchange(Run& run, const belay::group& ranks, const expert_settings& settings, where at = where::current())
-      : expert_exchange(ranks, run.windows(ranks, at), settings, at) {
+      : expert_exchange(ranks, run.windows(expect_reach(ranks, at), at), settings, at) {
     belong_to_run(run.computes());
   }
 

@@ -93,21 +93,12 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
-class stage_memory {
- public:
-  stage_memory() = default;
-  stage_memory(const stage_memory&) = delete;
-  stage_memory& operator=(const stage_memory&) = delete;
-  virtual ~stage_memory() = default;
-};
-
 /// The handles of a stage's micro-batches, with tensors of T between layers and stages. A slot for every micro-batch;
 /// what a step has left there that ended before all was run owes nothing any more, and is overwritten. Where
 /// activations are offloaded, a layer's output is let go of when the next one has run: the last layer's when it has
 /// been sent.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations = void>
-class stage_handles final : public stage_memory {
+class stage_handles {
  public:
   using hidden_view = view<const T, Rank>;
   using scope_type = micro_batch_scope<Engine>;
@@ -126,6 +117,8 @@ class stage_handles final : public stage_memory {
     if constexpr (offloads_first)
       if (place.first()) first_away_.emplace(network.first(), *layers.activations);
   }
+  stage_handles(const stage_handles&) = delete;
+  stage_handles& operator=(const stage_handles&) = delete;
 
   [[nodiscard]] const schedule::position& place() const noexcept { return place_; }
 

@@ -30,7 +30,7 @@
 #include "belay/train/checkpoint/checkpoint_layout.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
-#include "belay/train/store_memory.hpp"
+#include "belay/train/store.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -53,7 +53,7 @@ class numbers {
 template <class T>
 class memory {
  public:
-  struct entry {
+  struct named_values {
     std::string name;
     std::vector<T> value;
     std::vector<T> gradient;
@@ -64,7 +64,7 @@ class memory {
   memory(Layer& layer, std::uint64_t seed, double scale = 0.4) {
     numbers random(seed);
     layer.for_each_parameter([&](auto& parameter) {
-      entry& e = entries_.emplace_back();
+      named_values& e = entries_.emplace_back();
       e.name = parameter.name();
       const bool norm = parameter.shape().rank() == 1;
       for (std::size_t i = 0; i < parameter.local_size(); ++i) {
@@ -75,9 +75,9 @@ class memory {
     });
   }
 
-  [[nodiscard]] std::deque<entry>& entries() { return entries_; }
-  [[nodiscard]] entry& named(const std::string& name) {
-    for (entry& e : entries_) {
+  [[nodiscard]] std::deque<named_values>& entries() { return entries_; }
+  [[nodiscard]] named_values& named(const std::string& name) {
+    for (named_values& e : entries_) {
       if (e.name == name) return e;
     }
     FAIL("no parameter " << name);
@@ -85,7 +85,7 @@ class memory {
   }
 
  private:
-  std::deque<entry> entries_;
+  std::deque<named_values> entries_;
 };
 
 /// Compares `gradient` with central differences of `loss` in each of `values`: the largest error over the
