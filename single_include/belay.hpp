@@ -19203,6 +19203,7 @@ class gradient_buckets {
   }
   gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
 
+  /// Where parameters lie in the memory given to `bind`, and in which bucket.
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
@@ -19220,6 +19221,7 @@ class gradient_buckets {
   /// 0 unless T is narrower than its gradients and some replica group has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
+  /// A parameter by its number in model order, and how many there are.
   [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
     return members_[number].parameter();
   }
@@ -28152,6 +28154,7 @@ class repeated_forward {
   /// `layer` outlives it.
   explicit repeated_forward(Layer& layer) noexcept : layer_(&layer) {}
 
+  /// The layer itself, whose forward runs once where it is called by this.
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
   /// The first pass. Its output is kept as `call` keeps things, whatever else it keeps is given back, and `memory` has
@@ -39359,7 +39362,7 @@ class [[nodiscard]] whole_parameter {
 
 namespace belay::inline BELAY_ABI {
 
-// A sum has the same bits whichever of its terms is in the file.
+/// Adds a shard to another one in memory. A sum has the same bits whichever of its terms is in the file.
 template <class Gradient>
 void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
   kernel::for_each_index(bytes / sizeof(Gradient),
@@ -39400,16 +39403,18 @@ template <class Gradient, class Engine>
 /// The parameters of a model, in its order, and memory that it lends.
 template <class T, class Gradient>
 struct stored_parameters {
+  /// Trained parameters and frozen ones, and what the model lends.
   std::vector<bucket_member<T>> members;
   std::vector<frozen_member<T>> frozen;
   std::span<T> values;            // borrowed, or empty
   std::span<Gradient> gradients;  // alike
-  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
+  /// Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
   gather_by gathers = gather_by::reach;
 };
 
 /// The copies of a parameter's values, and of its optimizer's state.
 struct stored_copies {
+  /// Of values, and of state.
   copy_place of_values, of_state;
 };
 
@@ -39465,6 +39470,7 @@ class parameter_store final : public participant {
   parameter_store& operator=(const parameter_store&) = delete;
   ~parameter_store() override;
 
+  /// The run that has the memory, and the buckets of trained parameters.
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
@@ -39628,6 +39634,7 @@ class parameter_store final : public participant {
 
   // For `belay::gathers`.
 
+  /// Of a layer that gathers nothing.
   static constexpr std::uint32_t whole = gather_order::nothing;
   /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
   /// buckets that hold them is of this layer alone.

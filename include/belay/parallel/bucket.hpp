@@ -90,6 +90,7 @@ class gradient_buckets {
   }
   gradient_buckets(gradient_buckets&&) = delete;  // parameters point into its memory
 
+  /// Where parameters lie in the memory given to `bind`, and in which bucket.
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
@@ -107,6 +108,7 @@ class gradient_buckets {
   /// 0 unless T is narrower than its gradients and some replica group has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
+  /// A parameter by its number in model order, and how many there are.
   [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
     return members_[number].parameter();
   }

@@ -29,6 +29,7 @@ class repeated_forward {
   /// `layer` outlives it.
   explicit repeated_forward(Layer& layer) noexcept : layer_(&layer) {}
 
+  /// The layer itself, whose forward runs once where it is called by this.
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
   /// The first pass. Its output is kept as `call` keeps things, whatever else it keeps is given back, and `memory` has

@@ -66,7 +66,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-// A sum has the same bits whichever of its terms is in the file.
+/// Adds a shard to another one in memory. A sum has the same bits whichever of its terms is in the file.
 template <class Gradient>
 void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
   kernel::for_each_index(bytes / sizeof(Gradient),
@@ -107,16 +107,18 @@ template <class Gradient, class Engine>
 /// The parameters of a model, in its order, and memory that it lends.
 template <class T, class Gradient>
 struct stored_parameters {
+  /// Trained parameters and frozen ones, and what the model lends.
   std::vector<bucket_member<T>> members;
   std::vector<frozen_member<T>> frozen;
   std::span<T> values;            // borrowed, or empty
   std::span<Gradient> gradients;  // alike
-  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
+  /// Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
   gather_by gathers = gather_by::reach;
 };
 
 /// The copies of a parameter's values, and of its optimizer's state.
 struct stored_copies {
+  /// Of values, and of state.
   copy_place of_values, of_state;
 };
 
@@ -172,6 +174,7 @@ class parameter_store final : public participant {
   parameter_store& operator=(const parameter_store&) = delete;
   ~parameter_store() override;
 
+  /// The run that has the memory, and the buckets of trained parameters.
   [[nodiscard]] Run& run() const noexcept { return *run_; }
   [[nodiscard]] buckets_type& buckets() noexcept { return buckets_; }
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
@@ -335,6 +338,7 @@ class parameter_store final : public participant {
 
   // For `belay::gathers`.
 
+  /// Of a layer that gathers nothing.
   static constexpr std::uint32_t whole = gather_order::nothing;
   /// The number of a layer whose parameters are gathered together; `whole` where none of them is divided. Each of the
   /// buckets that hold them is of this layer alone.
