@@ -97,9 +97,9 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
 };
 
-/// Counting, sorting and selecting, as `kernel::counted_values`, `sorted_places` and `selected_positions` say, queued on
-/// a stream, with memory of the device that they use until they have run.
-/// `sort_bytes(keys, limit)` is what a sort of so many keys below a limit needs of that.
+/// Counting, sorting and selecting, as `kernel::counted_values`, `sorted_places` and `selected_positions` say, queued
+/// on a stream, with memory of the device that they use until they have run. `sort_bytes(keys, limit)` is what a sort of
+/// so many keys below a limit needs of that.
 template <class A>
 concept device_sorting = requires(A& api, typename A::stream_type stream, std::span<std::byte> room,
                                   view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
