@@ -98,8 +98,8 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
 };
 
 /// Counting, sorting and selecting, as `kernel::counted_values`, `sorted_places` and `selected_positions` say, queued
-/// on a stream, with memory of the device that they use until they have run. `sort_bytes(keys, limit)` is what a sort of
-/// so many keys below a limit needs of that.
+/// on a stream, with memory of the device that they use until they have run. `sort_bytes(keys, limit)` is what a sort
+/// of so many keys below a limit needs of that.
 template <class A>
 concept device_sorting = requires(A& api, typename A::stream_type stream, std::span<std::byte> room,
                                   view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
