@@ -11479,46 +11479,50 @@ BELAY_DECL std::string text(const kernel::finding& found) {
 namespace belay::inline BELAY_ABI {
 
 /// Copies of any size between a device and any memory of the host, through memory that the device copies to and from:
-/// while it copies one half of that, the host fills or empties the other. By one thread at a time.
+/// while it copies one half of that, the host fills or empties the other. By one thread at a time, in the order of one
+/// stream, which ends before.
+template <memory_region Memory>
 class staged_copies {
  public:
-  /// Through `memory`, which is the caller's while a call lasts.
-  explicit staged_copies(std::span<std::byte> memory) noexcept : half_(memory.size() / 2), first_(memory.data()) {}
+  /// Through `memory`, of two bytes or more.
+  explicit staged_copies(Memory memory) : memory_(std::move(memory)) {}
 
-  /// Each returns when its copies are over. `queue(to, from, bytes)` queues a copy in the order of one stream and gives
-  /// the event behind it. Throw what the device has failed with.
+  /// Each returns when its copies are over. `queue(to, from, bytes)` queues a copy in the order of the stream and gives
+  /// the event behind it. Throw what the device has failed with; then a copy may still be on its way, which the next
+  /// call waits for.
   template <class Queue>
-  void fetch(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
-    stream_event over[2];
+  void fetch(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) {
     const auto begin = [&](std::size_t done, std::size_t turn) {
       if (done < bytes)
-        over[turn] = queue(half(turn), static_cast<const std::byte*>(from) + done, lesser_of(half_, bytes - done));
+        over_[turn] = queue(half(turn), static_cast<const std::byte*>(from) + done, part_of(bytes, done));
     };
     begin(0, 0);
-    for (std::size_t done = 0, turn = 0; done < bytes; done += half_, turn = 1 - turn) {
-      begin(done + half_, 1 - turn);
-      over[turn].synchronize(at);
-      std::memcpy(static_cast<std::byte*>(to) + done, half(turn), lesser_of(half_, bytes - done));
+    for (std::size_t done = 0, turn = 0; done < bytes; done += half_bytes(), turn = 1 - turn) {
+      begin(done + half_bytes(), 1 - turn);
+      over_[turn].synchronize(at);
+      std::memcpy(static_cast<std::byte*>(to) + done, half(turn), part_of(bytes, done));
     }
   }
   template <class Queue>
-  void place(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) const {
-    stream_event over[2];
+  void place(void* to, const void* from, std::size_t bytes, const Queue& queue, where at) {
     std::size_t turn = 0;
-    for (std::size_t done = 0; done < bytes; done += half_, turn = 1 - turn) {
-      const std::size_t part = lesser_of(half_, bytes - done);
-      over[turn].synchronize(at);
-      std::memcpy(half(turn), static_cast<const std::byte*>(from) + done, part);
-      over[turn] = queue(static_cast<std::byte*>(to) + done, half(turn), part);
+    for (std::size_t done = 0; done < bytes; done += half_bytes(), turn = 1 - turn) {
+      over_[turn].synchronize(at);
+      std::memcpy(half(turn), static_cast<const std::byte*>(from) + done, part_of(bytes, done));
+      over_[turn] = queue(static_cast<std::byte*>(to) + done, half(turn), part_of(bytes, done));
     }
-    over[1 - turn].synchronize(at);  // the last, behind all others
+    over_[1 - turn].synchronize(at);  // the last, behind all others
   }
 
  private:
-  [[nodiscard]] std::byte* half(std::size_t turn) const noexcept { return first_ + turn * half_; }
+  [[nodiscard]] std::size_t half_bytes() const noexcept { return memory_.size_bytes() / 2; }
+  [[nodiscard]] std::byte* half(std::size_t turn) const noexcept { return memory_.data() + turn * half_bytes(); }
+  [[nodiscard]] std::size_t part_of(std::size_t bytes, std::size_t done) const noexcept {
+    return lesser_of(half_bytes(), bytes - done);
+  }
 
-  std::size_t half_;
-  std::byte* first_;
+  Memory memory_;
+  stream_event over_[2];  // of the copy that has used a half last
 };
 
 /// Any thread calls it, and every call returns when its copies are over. What the memory holds is not ordered with what
@@ -11555,18 +11559,18 @@ template <stream Stream, memory_region Pinned>
 class device_access final : public host_access {
  public:
   /// `staged` is what passes between the device and any memory of the host.
-  device_access(Stream stream, Pinned staged) : stream_(std::move(stream)), staged_(std::move(staged)) {}
+  device_access(Stream stream, Pinned staged) : staged_(std::move(staged)), stream_(std::move(stream)) {}
 
   void copy(void* to, const void* from, std::size_t bytes, where at) const override {
     queue_for_any_thread(to, from, bytes, at).synchronize(at);
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    staged_copies({staged_.data(), staged_.size_bytes()}).fetch(to, from, bytes, queue_at(at), at);
+    staged_.fetch(to, from, bytes, queue_at(at), at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
-    staged_copies({staged_.data(), staged_.size_bytes()}).place(to, from, bytes, queue_at(at), at);
+    staged_.place(to, from, bytes, queue_at(at), at);
   }
 
  private:
@@ -11583,8 +11587,8 @@ class device_access final : public host_access {
   }
 
   mutable std::mutex queueing_, staging_;
-  mutable Stream stream_;
-  Pinned staged_;
+  mutable staged_copies<Pinned> staged_;
+  mutable Stream stream_;  // ends before the memory of its copies
   std::thread::id maker_ = std::this_thread::get_id();
 };
 
@@ -14004,7 +14008,7 @@ struct scaled_squares_of_ranges {
 namespace belay::inline BELAY_ABI::kernel {
 
 /// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
-/// Counting, scanning, sorting and selecting as work of one thread, in the order of a stream: what a device does with
+/// Counting, sorting and selecting as work of one thread, in the order of a stream: what a device does with
 /// all its threads where its kit has memory for that.
 struct counted_values {
   /// The values that are counted, and the counts.
@@ -21680,7 +21684,7 @@ struct route_row {
       return bits > other.bits || (bits == other.bits && expert < other.expert);
     }
   };
-  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(T probability, std::size_t expert) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(const T& probability, std::size_t expert) noexcept {
     const auto bits = __builtin_bit_cast(decltype(candidate::bits), kernel::magnitude(probability));
     return {bits & ~kernel::mask_of_sign(infinity_bits<T> - bits), static_cast<std::int32_t>(expert)};
   }

@@ -43,7 +43,7 @@ class head {
     return saved;
   }
 
-  /// The kept logits are overwritten where T is narrower.
+  /// The kept logits, from which `dout` lies apart, are overwritten where T is narrower.
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, rows_of(r.x).shape());

@@ -54,7 +54,7 @@ template <class T, std::size_t Rank>
   }
 }
 
-/// Rounds numbers to elements, in the memory of numbers that nobody reads any more.
+/// Rounds numbers to elements, in the memory of numbers that nobody reads any more, and which are not `x` itself.
 template <class T, std::size_t Rank>
 [[nodiscard]] view<const T, Rank> rounded_over(auto& frame, view<const compute_type_t<T>, Rank> x,
                                                [[maybe_unused]] view<compute_type_t<T>, Rank> unread) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Counting, scanning, sorting and selecting by CUB, beside the work of one thread that says what they do; and rows that
+// Counting, sorting and selecting by CUB, beside the work of one thread that says what they do; and rows that
 // are added to those of a table after a sorting, with the bits of the host.
 #include <cstddef>
 #include <cstdint>

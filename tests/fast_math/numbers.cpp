@@ -26,6 +26,7 @@
 #include "belay/kernel/optimizer.hpp"
 #include "belay/kernel/quantize.hpp"
 #include "belay/kernel/rows.hpp"
+#include "belay/parallel/routing.hpp"
 #include "belay/report/step_line.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/safetensors/scanner.hpp"
@@ -178,6 +179,20 @@ TEST_CASE_TEMPLATE("what is not finite is found by its bits, however it was made
   kernel::findings_note{&record, {}}.add_loss(static_cast<double>(large) * static_cast<double>(large) *
                                               static_cast<double>(large) * static_cast<double>(large) * 1e300);
   CHECK(record.not_finite == 1);
+}
+
+TEST_CASE("logits that are not numbers choose different experts that exist") {
+  constexpr std::size_t experts = 4, k = 2;
+  for (const float bad : {not_a_number<float>(), unbounded<float>(), -unbounded<float>()})
+    for (std::size_t first = 0; first < experts; ++first) {
+      std::array<float, experts> logits{1, 2, 3, 4}, probabilities{};
+      for (std::size_t e = first; e < experts; ++e) logits[e] = bad;
+      std::array<std::int32_t, k> choices{-1, -1};
+      std::array<float, k> weights{};
+      kernel::for_each_row(1, route_row<float>{logits.data(), choices.data(), weights.data(), probabilities.data(),
+                                               experts, k, 0});
+      CHECK((choices[0] >= 0 && choices[0] < 4 && choices[1] >= 0 && choices[1] < 4 && choices[0] != choices[1]));
+    }
 }
 
 TEST_CASE("narrow formats round, overflow and keep NaN") {

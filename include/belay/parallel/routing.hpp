@@ -98,7 +98,7 @@ struct route_row {
       return bits > other.bits || (bits == other.bits && expert < other.expert);
     }
   };
-  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(T probability, std::size_t expert) noexcept {
+  [[nodiscard]] BELAY_HD static constexpr candidate candidate_of(const T& probability, std::size_t expert) noexcept {
     const auto bits = __builtin_bit_cast(decltype(candidate::bits), kernel::magnitude(probability));
     return {bits & ~kernel::mask_of_sign(infinity_bits<T> - bits), static_cast<std::int32_t>(expert)};
   }

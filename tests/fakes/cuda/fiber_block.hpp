@@ -174,7 +174,7 @@ struct tensor_fibers {
   static void put(belay::bf16* to, const pair (&from)[4]) { store(to, from); }
   static void store(belay::bf16* to, pair from) { std::memcpy(static_cast<void*>(to), &from, sizeof from); }
 
-  /// What lane `other` of the warp gives.
+  /// The number that lane `other` of the warp gives.
   static float from(unsigned other, float value) {
     std::uint32_t bits = 0;
     std::memcpy(&bits, &value, sizeof bits);

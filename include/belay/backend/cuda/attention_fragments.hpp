@@ -84,7 +84,7 @@ struct fragment_tile {
   }
 };
 
-/// The sum over the four lanes that have a row.
+/// The sum, and the largest number, of the four lanes that have a row.
 template <tensor_unit Unit>
 [[nodiscard]] BELAY_HD float sum_of_row(unsigned lane, float x) {
   x += Unit::from(lane % 32 ^ 1, x);
@@ -114,6 +114,7 @@ BELAY_HD void store_sums(unsigned lane, const float (&sums)[Size / 8][4], head_r
     kernel::store_pack(kernel::pack_of<float, 2>{{x * factor, y * factor}}, to.row(row), column);
   });
 }
+
 /// A block's part of an attention: 64 positions of one head of one sequence, or those that are left.
 struct fragment_part {
   unsigned head;

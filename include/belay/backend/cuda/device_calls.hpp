@@ -68,10 +68,10 @@ class device_calls {
 
   device_calls(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
       : device_(&on),
-        stream_(on, stream_kind::communication, watch, at),
         scratch_(on, room, at),
-        staged_(on, staged_bytes, at),
-        placed_(on, at) {}
+        staged_(pinned_memory<Api>(on, staged_bytes, at)),
+        placed_(on, at),
+        stream_(on, stream_kind::communication, watch, at) {}
 
   [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
   /// The stream for kernels, which are waited for. Throws usage_error while a graph is being captured.
@@ -102,15 +102,14 @@ class device_calls {
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy to the host", at);
-    copies().fetch(to, from, bytes, queue_at(at), at);
+    staged_.fetch(to, from, bytes, queue_at(at), at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy from the host", at);
-    copies().place(to, from, bytes, queue_at(at), at);
+    staged_.place(to, from, bytes, queue_at(at), at);
   }
 
  private:
-  [[nodiscard]] staged_copies copies() const noexcept { return staged_copies({staged_.data(), staged_.size_bytes()}); }
   [[nodiscard]] auto queue_at(where at) {
     return [this, at](void* to, const void* from, std::size_t bytes) {
       stream_.copy(to, from, bytes, at);
@@ -119,10 +118,10 @@ class device_calls {
   }
 
   const device<Api>* device_;
-  cuda::stream<Api> stream_;
   device_memory<Api> scratch_;
-  pinned_memory<Api> staged_;
+  staged_copies<pinned_memory<Api>> staged_;
   placed_copies<Api> placed_;
+  cuda::stream<Api> stream_;  // ends before the memory of its copies
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Tiles of products of bf16 by tensor cores: 128 x 128 sums a block, in float, over steps of 32 of the depth, which are
-// copied to the memory of the block three at a time while the one before is multiplied. An element is summed over
+// Tiles of products of bf16 by tensor cores: 128 x 128 sums a block, in float, over steps of 32 of the depth: one is
+// multiplied while two are copied to the memory of the block. An element is summed over
 // ascending depth by one lane's registers, so that its bits depend on no other.
 //
 //   using tiles = belay::cuda::tensor_tiles<tensor_warp, reading::as_is, reading::transposed, tile_access::packed>;

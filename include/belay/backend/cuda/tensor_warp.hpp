@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What the lanes of a warp do together with tensor cores, and copies that a lane does not wait for. Lane l is of
+// Tensor cores as the lanes of a warp use them together, and copies that a lane does not wait for. Lane l is of
 // group l / 4 and has place l % 4 in it. All lanes of a warp make the calls with matrices alike.
 //
 //   unsigned a[4], b[4];

@@ -20,7 +20,7 @@
 namespace belay::inline BELAY_ABI::kernel {
 
 /// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
-/// Counting, scanning, sorting and selecting as work of one thread, in the order of a stream: what a device does with
+/// Counting, sorting and selecting as work of one thread, in the order of a stream: what a device does with
 /// all its threads where its kit has memory for that.
 struct counted_values {
   /// The values that are counted, and the counts.
