@@ -258,7 +258,7 @@ int main() {
   compare("rotate_heads", rows,
           [](const arrays& x) { return kernel::rotate_heads<float>{x.a, x.b, x.c, width, rows, 4, width / 4}; });
   compare("rotated_rows", rows, [](const arrays& x) {
-    return kernel::rotated_rows<float, float>{x.a, x.out, x.b, x.c, width, width, rows, 3, width / 4};
+    return kernel::rotated_rows<float, float>{x.a, x.out, x.b, x.c, width, rows, 3, width / 4};
   });
   return compare.result();
 }
