@@ -243,7 +243,7 @@ class fiber_block {
 
 /// Blocks 0 ... count - 1, last to first where the seed is odd.
 template <belay::kernel::blocked K>
-void for_each_block_of_fibers(std::size_t count, const K& k, std::uint64_t seed) {
+void for_each_block(std::size_t count, const K& k, std::uint64_t seed) {
   fiber_block<K> block(seed);
   for (std::size_t i = 0; i < count; ++i) {
     block.begin();

@@ -14,7 +14,7 @@
 #include "belay/backend/cuda/attention_tiles.hpp"
 #include "belay/step/arithmetic.hpp"
 #include "fakes/cuda/fake_api.hpp"
-#include "fakes/cuda/shuffled_block.hpp"
+#include "fakes/cuda/fiber_block.hpp"
 #include "model/causal_attention.hpp"
 #include "model/products.hpp"
 #include "unit/model/support/numbers.hpp"

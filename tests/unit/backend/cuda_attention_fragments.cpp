@@ -15,7 +15,6 @@
 
 #include "belay/backend/cuda/attention_fragments.hpp"
 #include "fakes/cuda/fiber_block.hpp"
-#include "fakes/cuda/shuffled_block.hpp"
 
 namespace {
 
@@ -43,7 +42,7 @@ struct kernels_here {
   requires requires { typename K::unit; }
   bool blocks(const K& k) {
     ++fragments;
-    fakes::for_each_block_of_fibers(k.blocks(), k, seed++);
+    fakes::for_each_block(k.blocks(), k, seed++);
     return true;
   }
 };

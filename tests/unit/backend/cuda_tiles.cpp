@@ -41,7 +41,7 @@ struct by_fibers {
   std::uint64_t seed;
   template <class K>
   bool blocks(const K& k) const {
-    fakes::for_each_block_of_fibers(k.blocks(), k, seed);
+    fakes::for_each_block(k.blocks(), k, seed);
     return true;
   }
 };
@@ -132,7 +132,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   const operand<const float> rows{a.data(), 5, 4, 4};
   const belay::cuda::grouped_rows<scalars, float, float, float, index_type> all{
       {{c.data(), 5, 6, 6}, rows, {b.data(), 3, 4, 6}, ends}, {&record, {}}};
-  fakes::for_each_block_of_fibers(all.blocks(), all, 1);
+  fakes::for_each_block(all.blocks(), all, 1);
   CHECK(record.wrong == 1);
   CHECK(record.first_wrong.number == 1);
   CHECK(record.first_wrong.value == 1);
@@ -140,7 +140,7 @@ TEST_CASE("ends that are none are noted once, and write nothing from there on") 
   CHECK(c[12] == -1);
   const belay::cuda::grouped_stack<scalars, float, float, float, index_type> weights{
       {{stack.data(), 3, 4, 6}, belay::transposed(rows), {b.data(), 5, 6, 6}, ends}, {&record, {}}};
-  fakes::for_each_block_of_fibers(weights.blocks(), weights, 2);
+  fakes::for_each_block(weights.blocks(), weights, 2);
   CHECK(record.wrong == 2);
   CHECK(stack[23] != -1);
   CHECK(stack[24] == -1);
