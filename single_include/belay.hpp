@@ -2219,7 +2219,8 @@ struct p2p {
 //
 // What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
 // directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
-// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+// files that fail at the n-th call. Each policy asks for the least that the protocols use. Worlds are no templates:
+// their clock is an object, a `time_source`.
 //
 //   template <belay::clock_policy Clock = belay::monotonic_clock>
 //   std::int64_t nanoseconds_of(void (*work)()) {
@@ -2237,6 +2238,7 @@ struct p2p {
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 
 namespace belay::inline BELAY_ABI {
@@ -2292,6 +2294,24 @@ struct monotonic_clock {
     ::nanosleep(&time, nullptr);
   }
 };
+
+/// The clock by which a world measures what it waits for, in the place of the machine's: a simulator's, or one that a
+/// test moves. Asked from any thread. It outlives the world and all that the world made.
+class time_source {
+ public:
+  /// A time of the steady clock's type, as deadlines are.
+  using time_point = std::chrono::steady_clock::time_point;
+  /// Later than `time_point{}`, which stands for none; never goes back.
+  [[nodiscard]] virtual time_point now() const noexcept = 0;
+
+ protected:
+  ~time_source() = default;
+};
+
+/// The time by this clock, or by the machine's steady clock where there is none.
+[[nodiscard]] inline time_source::time_point time_by(const time_source* clock) noexcept {
+  return clock == nullptr ? std::chrono::steady_clock::now() : clock->now();
+}
 
 /// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
 /// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
@@ -2534,8 +2554,6 @@ class span_timer {
 //   const belay::stream_clock released = *compute.clock();  // what used the range so far
 //   copies.wait(compute.record());                          // later copies come after it
 //   if (copies.clock()->covers(released)) {}                // so they may have the range
-
-#include <chrono>
 
 namespace belay::inline BELAY_ABI {
 
@@ -6239,7 +6257,7 @@ struct abort_cause {
   int signal = 0;
   int exit_code = -1;
   error_kind thrown = error_kind::none;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
+  std::uint64_t at_us = 0;    // when, by the clock of the rank that reports
   bool process_gone = false;  // of a rank: what waits for all of them does not end
 };
 
@@ -6296,7 +6314,7 @@ struct flight_record {
   std::uint64_t number = 0;
   std::size_t bytes = 0;
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
-  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the world's clock; 0 where it does not
   std::string site;              // "train.cpp:88"
   bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
 
@@ -6391,7 +6409,7 @@ class flight_recorder {
     __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
   }
 
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the world's clock in
   /// microseconds.
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
@@ -6544,7 +6562,7 @@ struct flight_snapshot {
   std::string transport;    // "threads", "processes", "mpi"
   int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
   std::optional<abort_cause> cause;
-  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::uint64_t until_us = 0;  // when it stopped, by the world's clock; else now
   std::vector<flight_rank> ranks;
   std::vector<known_group> groups;
 
@@ -7443,6 +7461,10 @@ class stream_watch {
  public:
   /// One piece of work that runs for longer is stuck.
   [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// The time by which that is measured: the world's.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point now() const noexcept {
+    return std::chrono::steady_clock::now();
+  }
   /// Whether the world has failed.
   [[nodiscard]] virtual bool failed() const noexcept = 0;
   /// Throws its first cause, to the wait at `at`. Only after `failed()`.
@@ -7471,20 +7493,21 @@ class stream_patience {
   enum class verdict : std::uint8_t { goes_on, stuck, failed };
 
   /// The watch outlives it.
-  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch), since_(watch.now()) {}
 
   /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = watch_->now();
     const auto limit = watch_->limit();
     const bool waits = seen.now == stream_pace::activity::waits;
     if (seen.done != done_ || waits) since_ = now;
     done_ = seen.done;
     if (now - since_ >= limit) return verdict::stuck;
     if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = lesser_of(failed_at_, now);
+    const auto on_machine = std::chrono::steady_clock::now();  // by which others come out of a world that has failed
+    failed_at_ = lesser_of(failed_at_, on_machine);
     const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+    return on_machine - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
   /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
   template <class Who>
@@ -7505,7 +7528,7 @@ class stream_patience {
 
   const stream_watch* watch_;
   std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 

@@ -2221,7 +2221,8 @@ struct p2p {
 //
 // What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
 // directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
-// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+// files that fail at the n-th call. Each policy asks for the least that the protocols use. Worlds are no templates:
+// their clock is an object, a `time_source`.
 //
 //   template <belay::clock_policy Clock = belay::monotonic_clock>
 //   std::int64_t nanoseconds_of(void (*work)()) {
@@ -2239,6 +2240,7 @@ struct p2p {
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 
 namespace belay::inline BELAY_ABI {
@@ -2294,6 +2296,24 @@ struct monotonic_clock {
     ::nanosleep(&time, nullptr);
   }
 };
+
+/// The clock by which a world measures what it waits for, in the place of the machine's: a simulator's, or one that a
+/// test moves. Asked from any thread. It outlives the world and all that the world made.
+class time_source {
+ public:
+  /// A time of the steady clock's type, as deadlines are.
+  using time_point = std::chrono::steady_clock::time_point;
+  /// Later than `time_point{}`, which stands for none; never goes back.
+  [[nodiscard]] virtual time_point now() const noexcept = 0;
+
+ protected:
+  ~time_source() = default;
+};
+
+/// The time by this clock, or by the machine's steady clock where there is none.
+[[nodiscard]] inline time_source::time_point time_by(const time_source* clock) noexcept {
+  return clock == nullptr ? std::chrono::steady_clock::now() : clock->now();
+}
 
 /// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
 /// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
@@ -2536,8 +2556,6 @@ class span_timer {
 //   const belay::stream_clock released = *compute.clock();  // what used the range so far
 //   copies.wait(compute.record());                          // later copies come after it
 //   if (copies.clock()->covers(released)) {}                // so they may have the range
-
-#include <chrono>
 
 namespace belay::inline BELAY_ABI {
 
@@ -6241,7 +6259,7 @@ struct abort_cause {
   int signal = 0;
   int exit_code = -1;
   error_kind thrown = error_kind::none;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
+  std::uint64_t at_us = 0;    // when, by the clock of the rank that reports
   bool process_gone = false;  // of a rank: what waits for all of them does not end
 };
 
@@ -6298,7 +6316,7 @@ struct flight_record {
   std::uint64_t number = 0;
   std::size_t bytes = 0;
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
-  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the world's clock; 0 where it does not
   std::string site;              // "train.cpp:88"
   bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
 
@@ -6393,7 +6411,7 @@ class flight_recorder {
     __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
   }
 
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the world's clock in
   /// microseconds.
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
@@ -6546,7 +6564,7 @@ struct flight_snapshot {
   std::string transport;    // "threads", "processes", "mpi"
   int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
   std::optional<abort_cause> cause;
-  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::uint64_t until_us = 0;  // when it stopped, by the world's clock; else now
   std::vector<flight_rank> ranks;
   std::vector<known_group> groups;
 
@@ -7445,6 +7463,10 @@ class stream_watch {
  public:
   /// One piece of work that runs for longer is stuck.
   [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// The time by which that is measured: the world's.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point now() const noexcept {
+    return std::chrono::steady_clock::now();
+  }
   /// Whether the world has failed.
   [[nodiscard]] virtual bool failed() const noexcept = 0;
   /// Throws its first cause, to the wait at `at`. Only after `failed()`.
@@ -7473,20 +7495,21 @@ class stream_patience {
   enum class verdict : std::uint8_t { goes_on, stuck, failed };
 
   /// The watch outlives it.
-  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch), since_(watch.now()) {}
 
   /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = watch_->now();
     const auto limit = watch_->limit();
     const bool waits = seen.now == stream_pace::activity::waits;
     if (seen.done != done_ || waits) since_ = now;
     done_ = seen.done;
     if (now - since_ >= limit) return verdict::stuck;
     if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = lesser_of(failed_at_, now);
+    const auto on_machine = std::chrono::steady_clock::now();  // by which others come out of a world that has failed
+    failed_at_ = lesser_of(failed_at_, on_machine);
     const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+    return on_machine - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
   /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
   template <class Who>
@@ -7507,7 +7530,7 @@ class stream_patience {
 
   const stream_watch* watch_;
   std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 
@@ -45711,6 +45734,16 @@ inline void relax() noexcept { std_atomics::relax(); }
 /// A sleep is cut into slices of this length, so that a peer's death or a deadline is seen without a notification.
 inline constexpr long wait_slice_ns = 50'000'000L;
 
+/// How long to sleep for something that is waited for until `until`, a time by `clock`; 0: no longer. Without a clock
+/// that is the machine's, by which the kernel sleeps. Any other may be there sooner: it is asked after each slice.
+[[nodiscard]] inline std::chrono::nanoseconds time_to_sleep(time_source::time_point until,
+                                                            const time_source* clock) noexcept {
+  if (until <= time_source::time_point{}) return {};  // at once; and the difference to the least time would not fit
+  const std::chrono::nanoseconds left = until - time_by(clock);
+  if (left.count() <= 0) return {};
+  return clock == nullptr ? left : std::chrono::nanoseconds(wait_slice_ns);
+}
+
 /// How long a wait polls before it sleeps: `spins` times, then `yields` times more with the core given away in between.
 struct spin_policy {
   /// Rounds that spin before it sleeps, and how many of them give the core away.
@@ -45786,7 +45819,7 @@ struct shared_cause {
   std::int32_t signal = 0;
   std::int32_t exit_code = -1;
   std::uint32_t thrown = 0;  // an error_kind
-  std::uint64_t at_us = 0;   // by the steady clock
+  std::uint64_t at_us = 0;   // by the world's clock
   shared_text<4096> message;
   shared_text<256> there;
 };
@@ -45944,7 +45977,13 @@ class world_status {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit world_status(control_block shared) noexcept : shared_(shared) {}
+  /// Waits are measured by `time`, which outlives it, or by the machine's clock.
+  explicit world_status(control_block shared, const time_source* time = nullptr) noexcept
+      : shared_(shared), time_(time) {}
+
+  /// The time in this world.
+  [[nodiscard]] clock::time_point now() const noexcept { return time_by(time_); }
+  [[nodiscard]] const time_source* time() const noexcept { return time_; }
 
   /// A time as the recorders keep it.
   [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept { return flight_microseconds(at); }
@@ -46057,6 +46096,7 @@ class world_status {
 
  private:
   control_block shared_;
+  const time_source* time_;
   std::shared_ptr<const own_process> home_;
   int spins_ = 400;
 };
@@ -46072,16 +46112,16 @@ class world_status {
 [[nodiscard]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what,
                                                error_kind kind);
 
-/// The deadline of one wait. It first reads the clock when the wait is about to sleep, and notes that time in the
-/// flight recorder.
+/// The deadline of one wait. It first asks the world's clock when the wait is about to sleep, and notes that time in
+/// the flight recorder.
 class deadline {
  public:
   deadline(world_status::clock::duration timeout, flight_recorder<>& recorder) noexcept
       : timeout_(timeout), recorder_(&recorder) {}
 
-  [[nodiscard]] bool passed() noexcept { return elapsed() >= timeout_; }
-  [[nodiscard]] world_status::clock::duration elapsed() noexcept {
-    const auto now = world_status::clock::now();
+  [[nodiscard]] bool passed(const world_status& world) noexcept { return elapsed(world) >= timeout_; }
+  [[nodiscard]] world_status::clock::duration elapsed(const world_status& world) noexcept {
+    const auto now = world.now();
     if (!begun()) {
       start_ = now;
       recorder_->wait_from(world_status::microseconds(now));
@@ -46090,13 +46130,13 @@ class deadline {
   }
   [[nodiscard]] world_status::clock::duration limit() const noexcept { return timeout_; }
   [[nodiscard]] bool begun() const noexcept { return start_ != world_status::clock::time_point{}; }
-  [[nodiscard]] double seconds() const noexcept {
+  [[nodiscard, gnu::noinline]] double seconds(const world_status& world) const noexcept {
     if (!begun()) return 0;
-    return std::chrono::duration<double>(world_status::clock::now() - start_).count();
+    return std::chrono::duration<double>(world.now() - start_).count();
   }
   /// For the recorder: 0 where the wait did not sleep, and at least 1 where it did.
-  [[nodiscard]] std::uint64_t waited_us() const noexcept {
-    return begun() ? static_cast<std::uint64_t>(seconds() * 1e6) + 1 : 0;
+  [[nodiscard]] std::uint64_t waited_us(const world_status& world) const noexcept {
+    return begun() ? static_cast<std::uint64_t>(seconds(world) * 1e6) + 1 : 0;
   }
 
  private:
@@ -46141,7 +46181,7 @@ namespace host {
     cause.signal = why.signal;
     cause.exit_code = why.exit_code;
     cause.thrown = static_cast<std::uint32_t>(why.thrown);
-    cause.at_us = microseconds(clock::now());
+    cause.at_us = microseconds(now());
     cause.message.set(why.message);
     cause.there.set(why.there);
   };
@@ -47693,7 +47733,7 @@ class basic_eager_endpoint : public lane_endpoint {
     if constexpr (!compares) return spin_for_flag_lines(word);
     deadline until(limit, *recorder_);
     if (!await_flag_lines(word, until)) refuse_difference();
-    recorder_->finish(until.waited_us());
+    recorder_->finish(until.waited_us(*world_));
   }
   [[gnu::noinline]] void exchange_eager_buffers(operation what, std::size_t bytes, const void* payload,
                                                 std::size_t payload_bytes, world_status::clock::duration limit) {
@@ -47706,7 +47746,7 @@ class basic_eager_endpoint : public lane_endpoint {
     bool alike = await_flag_lines(descriptor_follows, until);
     for (int k = 1; k < size(); ++k) alike = alike && descriptor_of(ring_peer(k)).is_same_call(own_);
     if (!alike) refuse_difference();
-    recorder_->finish(until.waited_us());
+    recorder_->finish(until.waited_us(*world_));
   }
   void spin_for_flag_lines(std::uint32_t word) const noexcept {
     static_cast<void>(rendezvous_.await_flag_lines(word, [](int, auto done) {
@@ -47842,7 +47882,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 [[gnu::cold]] BELAY_DECL bool wait_diagnosis::hopeless(absence absent, int awaited) {
-  if (until_->passed()) return true;
+  if (until_->passed(*world_)) return true;
   bool any_stopped = false;
   for (int q = 0; q < size(); ++q) {
     if (q != awaited && !absent(q)) continue;
@@ -47850,7 +47890,7 @@ namespace host {
     if (world_->left(world_rank(q), lane_)) return true;
     any_stopped = any_stopped || world_->is_stopped(world_rank(q));
   }
-  const auto now = until_->elapsed();
+  const auto now = until_->elapsed(*world_);
   if (!any_stopped)
     stopped_since_ = never;
   else if (stopped_since_ == never)
@@ -47976,7 +48016,7 @@ BELAY_DECL bool lane_endpoint::has_recorded(int who) const {
 }
 [[gnu::noinline]] BELAY_DECL void lane_endpoint::give_up(const deadline& until) {
   rendezvous_.drain_access();
-  world_->raise(call(), until.seconds());
+  world_->raise(call(), until.seconds(*world_));
 }
 [[gnu::noinline]] BELAY_DECL void lane_endpoint::raise_aborted(const fingerprint& print, const where& at) const {
   world_->raise({print.what, group_, number_, print.bytes(), at});
@@ -48035,7 +48075,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
   record(mine.print.what, mine.print.bytes());
   deadline until(limit, *recorder_);
   bool alike = await_flag_lines(descriptor_follows, until);
-  waited_us_ = until.waited_us();
+  waited_us_ = until.waited_us(*world_);
   if (!rendezvous_.begin_access()) give_up(until);
   flags_of_all_ = flags_of_any_ = own_.head;
   for (int k = 1; k < size(); ++k) {
@@ -48051,7 +48091,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
 BELAY_DECL void collective_endpoint::exit_rendezvous() {
   deadline until(limit_, *recorder_);
   if (!rendezvous_.exit(until_moved(until))) give_up(until);
-  recorder_->finish(waited_us_ + until.waited_us());
+  recorder_->finish(waited_us_ + until.waited_us(*world_));
   variant_.end();
 }
 BELAY_DECL void collective_endpoint::exit_without_wait() noexcept {
@@ -49170,7 +49210,7 @@ BELAY_DECL void p2p_transport::run(std::span<const p2p> transfers, world_status:
     if (met && now.finished) break;
     if (!met) give_up(now, missing, limit);
   }
-  recorder().finish(limit.waited_us());
+  recorder().finish(limit.waited_us(*world_));
 }
 
 BELAY_DECL const p2p* p2p_transport::next_of(const session& now, cursor& at, p2p::direction kind, int peer) noexcept {
@@ -49327,7 +49367,7 @@ BELAY_DECL void p2p_transport::give_up(session& now, wait_diagnosis& missing, de
     if (progress(now)) return;  // what a rank posted before it left may still be in the mailbox
     world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
   }
-  fail(now, limit.seconds());
+  fail(now, limit.seconds(*world_));
 }
 BELAY_DECL void p2p_transport::fail(session& now, double seconds) {
   take_back();
@@ -49714,13 +49754,14 @@ class submission_queue {
 namespace belay::inline BELAY_ABI {
 
 /// A backend's world as a stream uses it: it says whether it has failed, throws the first cause, can be aborted, and
-/// says how long waits spin.
+/// says what time it is and how long waits spin.
 template <class W>
 concept world_state = requires(W& world, const W& seen, const call_site& call, const abort_cause& why) {
   { seen.aborted() } -> std::same_as<bool>;
   seen.raise(call);  // throws the first cause
   world.abort(why);
   { seen.before_sleep(lane::stream) } -> std::same_as<spin_policy>;
+  { seen.now() } -> std::same_as<std::chrono::steady_clock::time_point>;
   { seen.home() } -> std::convertible_to<std::shared_ptr<const own_process>>;
 };
 
@@ -49972,9 +50013,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
   // Returns when what the operation comes after is done. Peers wait in the operation meanwhile, so it has their limit.
   void wait_before(const command& now, std::uint64_t number) {
     const span_timer timed(now.traced.waits);
-    const auto begun = std::chrono::steady_clock::now();
+    const auto begun = world_->now();
     for (;;) {
-      const auto spent = std::chrono::steady_clock::now() - begun;
+      const auto spent = world_->now() - begun;
       if (spent >= now.limit) {
         const std::string text = "rank " + std::to_string(rank_) + " started " + name(now.what) + " at " +
                                  now.at.text() + " after an event that its own stream has not reached in time";
@@ -50022,6 +50063,7 @@ class world_watch final : public stream_watch {
   world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
 
   [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const noexcept override { return world_->now(); }
   [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
   [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
   [[noreturn]] void give_up(const std::string& what, where at) const override {
@@ -51164,8 +51206,7 @@ namespace host {
   out.epoch = shape.epoch;
   out.transport = shape.space == address_space::one ? "threads" : "processes";
   if (world.aborted()) out.cause = world.cause();
-  out.until_us =
-      out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
+  out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world.now());
   for (int rank = 0; rank < world.ranks(); ++rank) {
     out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
                          flight_history(world.recorder(rank, lane::stream))});
@@ -51278,6 +51319,9 @@ struct world_options {
   /// Processes: what each rank and lane stages of buffers that its peers cannot see.
   std::size_t staging_bytes = 512 * 1024;
   host::calibration calibration = host::calibration::measure;
+  /// By which the ranks measure how long they wait; null: the machine's clock. It outlives the world's groups. Ranks
+  /// that are processes have a copy each, but for what is in memory that they share.
+  const time_source* clock = nullptr;
 
   /// `spin` as a number of looks on this machine; found when a world is made.
   int spins = 0;
@@ -51438,9 +51482,13 @@ using time_point = std::chrono::steady_clock::time_point;
 /// For a call that does not wait.
 inline constexpr time_point at_once{};
 
-/// One ppoll, which ends at `until` at the latest: how many entries have something, 0 at the deadline, -1 with errno
-/// (EINTR: a signal came).
-[[nodiscard]] BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) noexcept;
+/// One ppoll, which ends at `until` at the latest: how many entries have something, 0 where none has, -1 with errno
+/// (EINTR: a signal came). By another clock than the machine's it ends after a slice, which may be before `until`.
+[[nodiscard]] BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until,
+                                        const time_source* clock) noexcept;
+/// Returns whether the file has `events`: once it has them, or at the deadline.
+[[nodiscard]] BELAY_DECL bool wait_for_events(int file, short events, time_point until,
+                                              const time_source* clock) noexcept;
 
 /// The secret of a bootstrap socket: 256 bits.
 using token = std::array<std::byte, 32>;
@@ -51546,7 +51594,9 @@ class connection {
   static_assert(sizeof(frame) == 88 + part);
 
   connection() noexcept = default;
-  explicit connection(unique_fd socket) noexcept : socket_(std::move(socket)) {}
+  /// Its deadlines are times by `clock`; null: the machine's.
+  explicit connection(unique_fd socket, const time_source* clock = nullptr) noexcept
+      : socket_(std::move(socket)), clock_(clock) {}
 
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
@@ -51567,11 +51617,11 @@ class connection {
  private:
   [[nodiscard]] const char* check_frame(const frame& in) const noexcept;
   void begin(const frame& in);
-  [[nodiscard]] bool wait_for(short events, time_point until) const noexcept;
   [[nodiscard]] bool send_frame(frame& out, time_point until, int file) const noexcept;
   [[nodiscard]] receipt receive_frame(frame& in, unique_fd& file, time_point until, received& told) const noexcept;
 
   unique_fd socket_;
+  const time_source* clock_ = nullptr;
   std::uint64_t longest_ = longest_body;
   std::optional<unfinished_message> partial_;
 };
@@ -51591,13 +51641,19 @@ class connection {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) noexcept {
-  // Every time before the clock's start counts as now: the difference to time_point::min() would not fit.
-  const auto left = until <= at_once ? std::chrono::nanoseconds(0)
-                                     : std::chrono::nanoseconds(until - std::chrono::steady_clock::now());
-  const std::int64_t wait = greater_of<std::int64_t>(0, left.count());
+BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until, const time_source* clock) noexcept {
+  const std::int64_t wait = time_to_sleep(until, clock).count();
   const timespec limit{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
   return ::ppoll(entries, count, &limit, nullptr);
+}
+
+BELAY_DECL bool wait_for_events(int file, short events, time_point until, const time_source* clock) noexcept {
+  pollfd entry{file, events, 0};
+  int ready = 0;
+  do {
+    ready = poll_until(&entry, 1, until, clock);
+  } while ((ready < 0 && errno == EINTR) || (ready == 0 && time_to_sleep(until, clock).count() > 0));
+  return ready > 0;
 }
 
 BELAY_DECL bool same(const token& a, const token& b) noexcept {
@@ -51700,15 +51756,6 @@ BELAY_DECL void connection::begin(const frame& in) {
   std::copy(std::begin(in.secret), std::end(in.secret), said.secret.begin());
 }
 
-// False where the deadline passes first.
-BELAY_DECL bool connection::wait_for(short events, time_point until) const noexcept {
-  pollfd entry{socket_.get(), events, 0};
-  int ready = -1;
-  while ((ready = poll_until(&entry, 1, until)) < 0 && errno == EINTR) {
-  }
-  return ready > 0;
-}
-
 BELAY_DECL bool connection::send_frame(frame& out, time_point until, int file) const noexcept {
   iovec piece{&out, sizeof out};
   msghdr header = {};
@@ -51729,7 +51776,8 @@ BELAY_DECL bool connection::send_frame(frame& out, time_point until, int file) c
     if (sent == static_cast<ssize_t>(sizeof out)) return true;
     if (sent >= 0) return false;
     if (errno == EINTR) continue;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait_for(POLLOUT, until)) return false;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    if (!wait_for_events(socket_.get(), POLLOUT, until, clock_)) return false;
   }
 }
 
@@ -51751,7 +51799,7 @@ BELAY_DECL receipt connection::receive_frame(frame& in, unique_fd& file, time_po
     // Reported once when the other side closed with unread data; its last messages are still behind that.
     if (errno == ECONNRESET && resets++ == 0) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return receipt::closed;
-    if (!wait_for(POLLIN, until)) return receipt::nothing;
+    if (!wait_for_events(socket_.get(), POLLIN, until, clock_)) return receipt::nothing;
   }
   int files = 0;
   for (cmsghdr* about = CMSG_FIRSTHDR(&header); about != nullptr; about = CMSG_NXTHDR(&header, about)) {
@@ -52295,9 +52343,10 @@ class bootstrap_file {
   /// By the first rank. Throws `file_error`.
   [[nodiscard]] static bootstrap_file write(const launcher_environment& job, const bootstrap_socket& socket, where at);
 
-  /// By the other ranks; waits for the file. Throws `comm_error` (timeout); `file_error` at once where something else
-  /// is in the place of the file or of its directory.
-  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at);
+  /// By the other ranks; waits for the file, until a time by `clock`. Throws `comm_error` (timeout); `file_error` at
+  /// once where something else is in the place of the file or of its directory.
+  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at,
+                                    const time_source* clock = nullptr);
 
   /// Nothing where there is no such file. Throws `file_error` where it is no bootstrap file.
   [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at);
@@ -52510,7 +52559,8 @@ BELAY_DECL bootstrap_file bootstrap_file::write(const launcher_environment& job,
   }
 }
 
-BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at) {
+BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at,
+                                                        const time_source* clock) {
   const std::string name = bootstrap_file_name(job);
   while (true) {
     try {
@@ -52520,7 +52570,7 @@ BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environme
     } catch (const file_error& problem) {
       throw with_base_set_aside(problem);
     }
-    if (std::chrono::steady_clock::now() >= until) {
+    if (time_by(clock) >= until) {
       comm_error::details what;
       what.fault = comm_fault::timeout;
       what.culprits = {0};
@@ -52783,13 +52833,15 @@ class client {
     memory_segment control_block;
   };
 
-  /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call.
+  /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call. Deadlines of this and
+  /// later calls are times by `clock`, or by the machine's where it is null.
   [[nodiscard]] static client enter(const std::string& path, const token& secret, int rank, int size, time_point until,
-                                    where at = where::current());
+                                    where at = where::current(), const time_source* clock = nullptr);
 
   /// The token that a launcher wrote to a pipe; reads and closes it. Throws `file_error`, at the deadline too: the
   /// launcher writes before it starts the rank.
-  [[nodiscard]] static token token_from_descriptor(int number, time_point until, where at = where::current());
+  [[nodiscard]] static token token_from_descriptor(int number, time_point until, where at = where::current(),
+                                                   const time_source* clock = nullptr);
 
   client(client&&) noexcept;
   ~client();
@@ -52799,6 +52851,8 @@ class client {
   [[nodiscard]] int size() const noexcept { return size_; }
   /// The control block's segment got at `enter`.
   [[nodiscard]] memory_segment& control_block() noexcept;
+  /// The clock of its deadlines, as given to `enter`.
+  [[nodiscard]] const time_source* time() const noexcept { return clock_; }
   /// Readable when the coordinator is gone.
   [[nodiscard]] int fd() const noexcept;
 
@@ -52823,7 +52877,7 @@ class client {
   struct shared;
   class request_lock;
 
-  client(int rank, int size);
+  client(int rank, int size, const time_source* clock);
 
   [[nodiscard]] connection connect(const std::string& path, const request& from) const;
   [[nodiscard]] received next(const request& from);
@@ -52835,6 +52889,7 @@ class client {
 
   int rank_;
   int size_;
+  const time_source* clock_;
   pid_t process_;
   std::unique_ptr<shared> state_;
 };
@@ -52854,7 +52909,8 @@ struct client::request {
   std::size_t bytes;
   time_point until;
   where at;
-  time_point begun = std::chrono::steady_clock::now();
+  const time_source* clock;
+  time_point begun = time_by(clock);
 };
 
 struct client::shared {
@@ -52869,13 +52925,15 @@ struct client::shared {
 // Waits, until a deadline, for the request that is under way.
 class client::request_lock {
  public:
-  request_lock(shared& state, time_point until) : state_(state) {
+  request_lock(shared& state, time_point until, const time_source* clock) : state_(state) {
     std::unique_lock lock(state_.mutex);
     const auto idle = [this] { return !state_.busy; };
-    if (until == largest_value<time_point>)
-      state_.free.wait(lock, idle);
-    else if (!state_.free.wait_until(lock, until, idle))
-      return;
+    if (until == largest_value<time_point>) state_.free.wait(lock, idle);
+    while (!idle()) {
+      const auto left = time_to_sleep(until, clock);
+      if (left.count() == 0) return;
+      state_.free.wait_for(lock, left, idle);
+    }
     owned_ = state_.busy = true;
   }
   request_lock(const request_lock&) = delete;
@@ -52895,8 +52953,8 @@ class client::request_lock {
   bool owned_ = false;
 };
 
-BELAY_DECL client::client(int rank, int size)
-    : rank_(rank), size_(size), process_(::getpid()), state_(std::make_unique<shared>()) {}
+BELAY_DECL client::client(int rank, int size, const time_source* clock)
+    : rank_(rank), size_(size), clock_(clock), process_(::getpid()), state_(std::make_unique<shared>()) {}
 BELAY_DECL client::client(client&&) noexcept = default;
 BELAY_DECL client::~client() = default;
 
@@ -52904,10 +52962,10 @@ BELAY_DECL memory_segment& client::control_block() noexcept { return state_->con
 BELAY_DECL int client::fd() const noexcept { return state_->socket.fd(); }
 
 BELAY_DECL client client::enter(const std::string& path, const token& secret, int rank, int size, time_point until,
-                                where at) {
+                                where at, const time_source* clock) {
   if (rank < 0 || rank >= size) throw usage_error("rank " + std::to_string(rank) + " of " + std::to_string(size), at);
-  client self(rank, size);
-  const request from{"enter", 0, until, at};
+  client self(rank, size, clock);
+  const request from{"enter", 0, until, at, clock};
   self.state_->socket = self.connect(path, from);
   const message greeting = self.next(from).said;
   if (greeting.kind != message_kind::greeting) self.throw_refusal(greeting, from);
@@ -52924,7 +52982,7 @@ BELAY_DECL client client::enter(const std::string& path, const token& secret, in
   return self;
 }
 
-BELAY_DECL token client::token_from_descriptor(int number, time_point until, where at) {
+BELAY_DECL token client::token_from_descriptor(int number, time_point until, where at, const time_source* clock) {
   token secret = {};
   std::size_t done = 0;
   const auto refuse = [&](const std::string& why) {
@@ -52946,8 +53004,7 @@ BELAY_DECL token client::token_from_descriptor(int number, time_point until, whe
     if (got == 0) refuse("the token is not there (any more)");
     if (errno == EINTR) continue;
     if (errno != EAGAIN) refuse(error_text(errno));
-    pollfd entry{number, POLLIN, 0};
-    if (poll_until(&entry, 1, until) == 0) refuse("no token came before the timeout");
+    if (!wait_for_events(number, POLLIN, until, clock)) refuse("no token came before the timeout");
   }
   return secret;
 }
@@ -52958,7 +53015,7 @@ BELAY_DECL client::region client::make_region(std::size_t bytes, time_point unti
   message wish;
   wish.kind = message_kind::keep;
   wish.numbers[0] = bytes;
-  made.id = ask(wish, message_kind::kept, {"make_region", bytes, until, at}, made.memory.fd()).said.numbers[0];
+  made.id = ask(wish, message_kind::kept, {"make_region", bytes, until, at, clock_}, made.memory.fd()).said.numbers[0];
   made.memory.forget_descriptor();
   return made;
 }
@@ -52967,7 +53024,7 @@ BELAY_DECL memory_segment client::attach_region(std::uint64_t id, time_point unt
   message wish;
   wish.kind = message_kind::attach;
   wish.numbers[0] = id;
-  const request from{"attach_region", 0, until, at};
+  const request from{"attach_region", 0, until, at, clock_};
   received got = ask(wish, message_kind::attached, from);
   memory_segment memory = take_segment(got, from);
   memory.forget_descriptor();
@@ -52978,7 +53035,7 @@ BELAY_DECL void client::drop_region(std::uint64_t id, time_point until, where at
   message wish;
   wish.kind = message_kind::drop;
   wish.numbers[0] = id;
-  static_cast<void>(ask(wish, message_kind::dropped, {"drop_region", 0, until, at}));
+  static_cast<void>(ask(wish, message_kind::dropped, {"drop_region", 0, until, at, clock_}));
 }
 
 BELAY_DECL void client::goodbye(const exit_message& last, time_point until, where at) {
@@ -52988,17 +53045,17 @@ BELAY_DECL void client::goodbye(const exit_message& last, time_point until, wher
   word.kind = message_kind::goodbye;
   word.numbers = {static_cast<std::uint64_t>(last.how), last.kind, 0};
   word.body = last.body;
-  static_cast<void>(ask(word, message_kind::farewell, {"goodbye", last.body.size(), until, at}));
+  static_cast<void>(ask(word, message_kind::farewell, {"goodbye", last.body.size(), until, at, clock_}));
 }
 
 BELAY_DECL client::renewed client::shrink(time_point until, where at) {
-  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - time_by(clock_));
   message wish;
   wish.kind = message_kind::shrink;
   wish.numbers[0] = static_cast<std::uint64_t>(greater_of<std::int64_t>(0, left.count()));
   // The coordinator says when it is too late, so that both agree on the members; it gets some time for that.
   const auto most = largest_value<time_point> - until;
-  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at};
+  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at, clock_};
   received got = ask(wish, message_kind::renewed, from);
   renewed world;
   world.rank = got.said.rank;
@@ -53020,7 +53077,7 @@ BELAY_DECL void client::fail(comm_fault fault, const std::string& words, const r
   what.bytes = from.bytes;
   what.message = "rank " + std::to_string(rank_) + ": " + words;
   what.here = from.at;
-  what.seconds_waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - from.begun).count();
+  what.seconds_waited = std::chrono::duration<double>(time_by(from.clock) - from.begun).count();
   throw comm_error(std::move(what));
 }
 
@@ -53044,14 +53101,14 @@ BELAY_DECL connection client::connect(const std::string& path, const request& fr
     // EAGAIN: the socket's backlog is full, and there is nothing to poll for.
     if (errno != EAGAIN)
       fail(comm_fault::peer_failed, "no bootstrap socket at " + path + ": " + std::strerror(errno), from);
-    if (std::chrono::steady_clock::now() >= from.until) fail(comm_fault::timeout, "a long queue at " + path, from);
+    if (time_by(clock_) >= from.until) fail(comm_fault::timeout, "a long queue at " + path, from);
     const timespec millisecond{0, 1'000'000};
     ::nanosleep(&millisecond, nullptr);
   }
   // Before the token is sent: the listening process is of this user.
   if (peer_of(socket.get()).user != ::geteuid())
     fail(comm_fault::peer_failed, "the bootstrap socket at " + path + " is another user's", from);
-  return connection(std::move(socket));
+  return connection(std::move(socket), clock_);
 }
 
 // The next message, of any kind.
@@ -53071,12 +53128,12 @@ BELAY_DECL received client::ask(message& wish, message_kind expected, const requ
                           ", and no rank",
                       from.at);
   }
-  const request_lock lock(*state_, from.until);
+  const request_lock lock(*state_, from.until, clock_);
   if (!lock.owned()) fail(comm_fault::timeout, "another request of this rank is under way", from);
   wish.rank = rank_;
   wish.ticket = ++state_->ticket;
   if (!state_->socket.send(wish, from.until, file)) {
-    const bool late = std::chrono::steady_clock::now() >= from.until;
+    const bool late = time_by(clock_) >= from.until;
     // Half a message may be sent: nothing after it would be understood. Not closed, for other threads may poll it.
     state_->socket.stop_sending();
     if (late) fail(comm_fault::timeout, "the coordinator does not listen", from);
@@ -53165,8 +53222,7 @@ class stall_watch {
  public:
   using duration = time_point::duration;
 
-  explicit stall_watch(duration limit) noexcept
-      : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
+  stall_watch(duration limit, time_point now) noexcept : limit_(limit), last_(now), next_(now) {}
 
   [[nodiscard]] time_point next() const noexcept { return next_; }
 
@@ -53208,14 +53264,12 @@ class handshake {
     watched_process process;
   };
 
-  /// A connection without a hello is closed after `hello_limit`.
-  handshake(bootstrap_socket& socket, time_point::duration hello_limit, where at)
-      : listener_(&socket), hello_limit_(hello_limit), at_(at) {}
+  /// A connection without a hello is closed after `hello_limit`, by `clock`.
+  handshake(bootstrap_socket& socket, time_point::duration hello_limit, const time_source* clock, where at)
+      : listener_(&socket), hello_limit_(hello_limit), clock_(clock), at_(at) {}
 
   /// The listening socket, or -1: closed, or no descriptor is free.
-  [[nodiscard]] int listener() const noexcept {
-    return std::chrono::steady_clock::now() < pause_ ? -1 : listener_->listener();
-  }
+  [[nodiscard]] int listener() const noexcept { return time_by(clock_) < pause_ ? -1 : listener_->listener(); }
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   [[nodiscard]] int fd(std::size_t which) const noexcept { return pending_[which].socket.fd(); }
 
@@ -53246,6 +53300,7 @@ class handshake {
 
   bootstrap_socket* listener_;
   time_point::duration hello_limit_;
+  const time_source* clock_;
   where at_;
   std::vector<pending_connection> pending_;
   time_point pause_;
@@ -53291,6 +53346,8 @@ struct coordinator_options {
   time_point::duration stall_limit = std::chrono::seconds(30);
   /// A connection without a hello is closed after this.
   time_point::duration hello_limit = std::chrono::seconds(10);
+  /// Of all its times; null: the machine's. It outlives the coordinator.
+  const time_source* clock = nullptr;
 };
 
 /// The events that a coordinator tells of its ranks, and the memory and descriptors that it asks for. Ranks are those
@@ -53377,6 +53434,7 @@ class coordinator {
   bootstrap_socket* socket_;
   memory_segment* control_;
   world_events* world_;
+  const time_source* clock_;
   where at_;
   handshake handshake_;
   stall_watch stalls_;
@@ -53471,9 +53529,10 @@ BELAY_DECL coordinator::coordinator(bootstrap_socket& socket, int ranks, memory_
     : socket_(&socket),
       control_(&control_block),
       world_(&world),
+      clock_(options.clock),
       at_(at),
-      handshake_(socket, options.hello_limit, at),
-      stalls_(options.stall_limit) {
+      handshake_(socket, options.hello_limit, options.clock, at),
+      stalls_(options.stall_limit, time_by(options.clock)) {
   if (ranks < 1) throw usage_error("a coordinator of " + std::to_string(ranks) + " ranks", at);
   records_.resize(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
@@ -53491,7 +53550,7 @@ BELAY_DECL void coordinator::run() {
 
 BELAY_DECL bool coordinator::serve_until_joined(time_point until) {
   const auto decided = [](const rank_record& one) { return one.joined || one.over; };
-  while (!std::all_of(records_.begin(), records_.end(), decided) && std::chrono::steady_clock::now() < until) {
+  while (!std::all_of(records_.begin(), records_.end(), decided) && time_by(clock_) < until) {
     step(until);
   }
   return all_joined();
@@ -53512,14 +53571,14 @@ struct coordinator::arbiter {
 
 BELAY_DECL void coordinator::step(time_point until) {
   gather_poll_entries();
-  if (poll_until(entries_.data(), entries_.size(), next_deadline(until)) <= 0) {
+  if (poll_until(entries_.data(), entries_.size(), next_deadline(until), clock_) <= 0) {
     for (pollfd& entry : entries_) entry.revents = 0;
   }
   world_->on_poll(std::span<const pollfd>(entries_).subspan(tags_.size()));
   for (std::size_t i = 0; i < tags_.size(); ++i) {
     if (entries_[i].revents != 0) serve(tags_[i]);
   }
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   handshake_.drop_expired();
   stalls_.look(records_, now, [this](int rank) { world_->on_stall(rank); });
   refuse_late(now);
@@ -53640,7 +53699,7 @@ BELAY_DECL void coordinator::handle(int rank, rank_record& from, received got) {
       }
       const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
       const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(lesser_of(number, longest)));
-      from.shrink = rank_record::shrink_request{got.said.ticket, std::chrono::steady_clock::now() + limit};
+      from.shrink = rank_record::shrink_request{got.said.ticket, time_by(clock_) + limit};
       return;
     }
     default: return from.socket.close();
@@ -53751,14 +53810,14 @@ BELAY_DECL void coordinator::kill_stalled() {
 }
 
 BELAY_DECL time_point handshake::next(time_point until) const noexcept {
-  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
+  if (pause_ > time_by(clock_)) until = lesser_of(until, pause_);
   for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
   return until;
 }
 
 BELAY_DECL void handshake::accept(std::size_t ranks) {
   accepted got = listener_->accept();
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   if (got.what == accept_status::no_descriptor) {
     if (!short_since_) short_since_ = now;
     if (now - *short_since_ >= shortage_limit) {
@@ -53809,7 +53868,7 @@ BELAY_DECL std::optional<handshake::joined_process> handshake::read_hello(std::s
 }
 
 BELAY_DECL void handshake::drop_expired() {
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   const auto over = [&](pending_connection& one) {
     if (one.socket && listener_->closed()) refuse_and_close(one.socket, "all ranks have joined");
     return !one.socket || listener_->closed() || now >= one.until;
@@ -54092,7 +54151,8 @@ BELAY_DECL void world_monitor::make_control_block(int ranks) {
   if (!worlds_.empty()) shape.job = worlds_.front()->shared().shape().job;
   segments_.push_back(
       std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
-  worlds_.push_back(std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape)));
+  worlds_.push_back(
+      std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape), options_.clock));
   worlds_.back()->shared().header().copies = worlds_.front()->copies();
 }
 
@@ -54123,7 +54183,7 @@ class process_regions final : public region_provider, public std::enable_shared_
   struct region_end;
   struct share_of_region;
 
-  [[nodiscard]] time_point until() const { return std::chrono::steady_clock::now() + world_->timeout(); }
+  [[nodiscard]] time_point until() const { return world_->now() + world_->timeout(); }
   symmetric_region adopt(client::region found, int ranks, std::size_t stride, where at);
   void give_up(std::unique_ptr<share_of_region> mine) noexcept;
   void unmap_unused() noexcept;
@@ -54302,7 +54362,7 @@ BELAY_DECL epoch_view process_membership::enter() {
 
 BELAY_DECL epoch_view process_membership::shrink(const epoch_view& from, world_status::clock::duration limit,
                                                  where at) {
-  client::renewed next = client_->shrink(std::chrono::steady_clock::now() + limit, at);
+  client::renewed next = client_->shrink(from.world->now() + limit, at);
   from.world->revoke();
   segment_ = std::make_shared<memory_segment>(std::move(next.control_block));
   segment_->keep_from_children();
@@ -54322,7 +54382,7 @@ BELAY_DECL epoch_view process_membership::view_of(control_block shared, int numb
     std::shared_ptr<memory_segment> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<group_segment>(group_segment{segment_, world_status(shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{segment_, world_status(shared, client_->time())});
   const std::shared_ptr<world_status> world(mine, &mine->world);
   world->arrive(number, ::getpid(), core_set::allowed(), spins_);
   {
@@ -54437,7 +54497,7 @@ BELAY_DECL epoch_view thread_membership::enter(int number) {
 
 BELAY_DECL void thread_membership::end() noexcept {
   for (const std::shared_ptr<epoch>& each : epochs_)
-    world_status(each->shared).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
+    world_status(each->shared, options_.clock).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
 }
 
 BELAY_DECL void thread_membership::note_exit(const epoch_view& view) noexcept {
@@ -54451,11 +54511,16 @@ BELAY_DECL epoch_view thread_membership::shrink(const epoch_view& from, world_st
   const std::size_t present = from.world->shared().shape().epoch;
   const int number = from.members[static_cast<std::size_t>(from.number)];  // at the start
   epoch& now = *epochs_[present];
-  const auto until = world_status::clock::now() + lesser_of(limit, from.world->stall_limit());
+  const auto until = from.world->now() + lesser_of(limit, from.world->stall_limit());
   if (!now.closed) {
     now.asked.push_back(number);
     changed_.notify_all();
-    changed_.wait_until(lock, until, [&] { return now.closed || all_known(now); });
+    const auto decided = [&] { return now.closed || all_known(now); };
+    while (!decided()) {
+      const auto left = time_to_sleep(until, options_.clock);
+      if (left.count() == 0) break;
+      changed_.wait_for(lock, left, decided);
+    }
     if (!now.closed) close(now);
   }
   const std::shared_ptr<epoch>& next = epochs_[present + 1];
@@ -54485,7 +54550,7 @@ BELAY_DECL void thread_membership::close(epoch& now) {
   std::sort(now.asked.begin(), now.asked.end());
   begin_epoch(now.asked);  // may throw: then the epoch stays open, and another waiting thread tries again
   now.closed = true;
-  world_status(now.shared).revoke();
+  world_status(now.shared, options_.clock).revoke();
   changed_.notify_all();
 }
 
@@ -54502,7 +54567,7 @@ BELAY_DECL epoch_view thread_membership::view_of(const std::shared_ptr<epoch>& w
     std::shared_ptr<const epoch> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<group_segment>(group_segment{which, world_status(which->shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{which, world_status(which->shared, options_.clock)});
   mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
   return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number,
           which->members};
@@ -54550,8 +54615,7 @@ struct launched_run {
   where at;
 
   [[nodiscard]] time_point until() const {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::steady_clock::duration>(options.timeout);
+    return time_by(options.clock) + std::chrono::duration_cast<time_point::duration>(options.timeout);
   }
   void under_belay_run() const;
   void as_client(const std::string& socket_path, const token& secret) const;
@@ -54580,7 +54644,7 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
   }
   if (std::string(found_.launcher) == "belay-run") return run.under_belay_run();
   if (found_.rank == 0) return run.as_coordinator();
-  const bootstrap_file::content file = bootstrap_file::find(found_, run.until(), at);
+  const bootstrap_file::content file = bootstrap_file::find(found_, run.until(), at, options_.clock);
   run.as_client(file.socket_path, file.secret);
 }
 
@@ -54611,12 +54675,12 @@ BELAY_DECL void launched_run::under_belay_run() const {
   if (*end != '\0' || number < 3 || number > 1 << 20) {
     throw input_error("BELAY_BOOTSTRAP_SECRET_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
   }
-  as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at));
+  as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at, options.clock));
 }
 
 BELAY_DECL void launched_run::as_client(const std::string& socket_path, const token& secret) const {
   const auto source = std::make_shared<process_membership>(
-      client::enter(socket_path, secret, found.rank, found.size, until(), at), options.spins);
+      client::enter(socket_path, secret, found.rank, found.size, until(), at, options.clock), options.spins);
   const epoch_view view = source->enter();
   polling_thread watch(at);
   // The coordinator's end of the connection closes with its process.
@@ -54651,6 +54715,7 @@ BELAY_DECL void launched_run::as_coordinator() const {
   world_monitor world(found.size, options);
   coordinator_options limits;
   limits.stall_limit = std::chrono::duration_cast<time_point::duration>(options.stall_limit);
+  limits.clock = options.clock;
   coordinator ranks(socket, found.size, world.first_control_block(), world, limits, at);
   std::optional<bootstrap_file> file(bootstrap_file::write(found, socket, at));
   polling_thread server(at);
@@ -54689,8 +54754,8 @@ BELAY_DECL void launched_run::serve(coordinator& ranks, const world_monitor& wor
     return false;
   };
   time_point last = largest_value<time_point>;
-  while (!done() && std::chrono::steady_clock::now() < last) {
-    ranks.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+  while (!done() && time_by(options.clock) < last) {
+    ranks.step(time_by(options.clock) + std::chrono::milliseconds(20));
     if (ranks.all_joined()) file.reset();
     pollfd stopped{stop, POLLIN, 0};
     if (last == largest_value<time_point> && ::poll(&stopped, 1, 0) > 0) last = until();
@@ -54778,7 +54843,7 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
       });
     }
   } catch (...) {  // the system has no more threads
-    world_status(members->first())
+    world_status(members->first(), options_.clock)
         .abort({comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
     for (std::thread& thread : threads) thread.join();
     throw;
@@ -54978,6 +55043,7 @@ struct processes::forked_run {
   [[nodiscard]] static coordinator_options limits(const world_options& options) {
     coordinator_options out;
     out.stall_limit = std::chrono::duration_cast<time_point::duration>(options.stall_limit);
+    out.clock = options.clock;
     return out;
   }
   /// The timeout, but at least so many seconds.
@@ -55020,20 +55086,19 @@ BELAY_DECL void processes::forked_run::fork_all(where at) {
 // Until all are gone. After a failure, ranks that are stopped when the others are over are killed; so are those that
 // have not noticed it within the time that a call may take, or 5 seconds: a core may be long in coming.
 BELAY_DECL void processes::forked_run::serve_until_all_end() {
-  using clock = std::chrono::steady_clock;
   const auto limit = timeout_or(5);
   const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
-  auto failed_at = largest_value<clock::time_point>;
+  auto failed_at = largest_value<time_point>;
   while (!all.all_over()) {
-    all.step(clock::now() + std::chrono::milliseconds(50));
+    all.step(time_by(options.clock) + std::chrono::milliseconds(50));
     const bool survivors_go_on =
         !world.state().aborted() && std::any_of(world.members().begin(), world.members().end(), lives);
     if (world.failed() == nullptr || survivors_go_on) {
-      failed_at = largest_value<clock::time_point>;
+      failed_at = largest_value<time_point>;
       continue;
     }
-    const auto now = clock::now();
-    if (failed_at == largest_value<clock::time_point>) failed_at = now;
+    const auto now = std::chrono::steady_clock::now();
+    if (failed_at == largest_value<time_point>) failed_at = now;
     bool some_run = false;
     for (int q = 0; q < ranks; ++q) {
       const watched_process* const living = all.about(q).alive();
@@ -55052,9 +55117,9 @@ BELAY_DECL void processes::forked_run::run_child(pid_t parent, int number) {
     if (!end_with_parent(parent)) ::_exit(1);
     if (options.pin == pinning::one_core_each) pin_to_core(number);
     // The coordinator may be writing a flight file just then.
-    const auto until = [&] { return std::chrono::steady_clock::now() + timeout_or(10); };
+    const auto until = [&] { return time_by(options.clock) + timeout_or(10); };
     const auto source = std::make_shared<process_membership>(
-        client::enter(socket.path(), socket.secret(), number, ranks, until()), options.spins);
+        client::enter(socket.path(), socket.secret(), number, ranks, until(), where{}, options.clock), options.spins);
     joined = true;
     exit_message last;
     const run_result end = run_rank_body(source->enter(), source, [&](rank& self) { body(self, last.body); });

@@ -25,7 +25,7 @@ struct abort_cause {
   int signal = 0;
   int exit_code = -1;
   error_kind thrown = error_kind::none;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
+  std::uint64_t at_us = 0;    // when, by the clock of the rank that reports
   bool process_gone = false;  // of a rank: what waits for all of them does not end
 };
 

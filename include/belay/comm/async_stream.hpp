@@ -44,13 +44,14 @@
 namespace belay::inline BELAY_ABI {
 
 /// A backend's world as a stream uses it: it says whether it has failed, throws the first cause, can be aborted, and
-/// says how long waits spin.
+/// says what time it is and how long waits spin.
 template <class W>
 concept world_state = requires(W& world, const W& seen, const call_site& call, const abort_cause& why) {
   { seen.aborted() } -> std::same_as<bool>;
   seen.raise(call);  // throws the first cause
   world.abort(why);
   { seen.before_sleep(lane::stream) } -> std::same_as<spin_policy>;
+  { seen.now() } -> std::same_as<std::chrono::steady_clock::time_point>;
   { seen.home() } -> std::convertible_to<std::shared_ptr<const own_process>>;
 };
 
@@ -302,9 +303,9 @@ class async_stream final : public completion_source, public std::enable_shared_f
   // Returns when what the operation comes after is done. Peers wait in the operation meanwhile, so it has their limit.
   void wait_before(const command& now, std::uint64_t number) {
     const span_timer timed(now.traced.waits);
-    const auto begun = std::chrono::steady_clock::now();
+    const auto begun = world_->now();
     for (;;) {
-      const auto spent = std::chrono::steady_clock::now() - begun;
+      const auto spent = world_->now() - begun;
       if (spent >= now.limit) {
         const std::string text = "rank " + std::to_string(rank_) + " started " + name(now.what) + " at " +
                                  now.at.text() + " after an event that its own stream has not reached in time";
@@ -352,6 +353,7 @@ class world_watch final : public stream_watch {
   world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
 
   [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const noexcept override { return world_->now(); }
   [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
   [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
   [[noreturn]] void give_up(const std::string& what, where at) const override {

@@ -121,6 +121,16 @@ inline void relax() noexcept { std_atomics::relax(); }
 /// A sleep is cut into slices of this length, so that a peer's death or a deadline is seen without a notification.
 inline constexpr long wait_slice_ns = 50'000'000L;
 
+/// How long to sleep for something that is waited for until `until`, a time by `clock`; 0: no longer. Without a clock
+/// that is the machine's, by which the kernel sleeps. Any other may be there sooner: it is asked after each slice.
+[[nodiscard]] inline std::chrono::nanoseconds time_to_sleep(time_source::time_point until,
+                                                            const time_source* clock) noexcept {
+  if (until <= time_source::time_point{}) return {};  // at once; and the difference to the least time would not fit
+  const std::chrono::nanoseconds left = until - time_by(clock);
+  if (left.count() <= 0) return {};
+  return clock == nullptr ? left : std::chrono::nanoseconds(wait_slice_ns);
+}
+
 /// How long a wait polls before it sleeps: `spins` times, then `yields` times more with the core given away in between.
 struct spin_policy {
   /// Rounds that spin before it sleeps, and how many of them give the core away.

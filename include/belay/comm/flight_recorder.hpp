@@ -34,7 +34,7 @@ struct flight_record {
   std::uint64_t number = 0;
   std::size_t bytes = 0;
   std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
-  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the world's clock; 0 where it does not
   std::string site;              // "train.cpp:88"
   bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
 
@@ -129,7 +129,7 @@ class flight_recorder {
     __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
   }
 
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the world's clock in
   /// microseconds.
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
@@ -282,7 +282,7 @@ struct flight_snapshot {
   std::string transport;    // "threads", "processes", "mpi"
   int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
   std::optional<abort_cause> cause;
-  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::uint64_t until_us = 0;  // when it stopped, by the world's clock; else now
   std::vector<flight_rank> ranks;
   std::vector<known_group> groups;
 

@@ -2,7 +2,8 @@
 //
 // What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
 // directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
-// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+// files that fail at the n-th call. Each policy asks for the least that the protocols use. Worlds are no templates:
+// their clock is an object, a `time_source`.
 //
 //   template <belay::clock_policy Clock = belay::monotonic_clock>
 //   std::int64_t nanoseconds_of(void (*work)()) {
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +85,24 @@ struct monotonic_clock {
     ::nanosleep(&time, nullptr);
   }
 };
+
+/// The clock by which a world measures what it waits for, in the place of the machine's: a simulator's, or one that a
+/// test moves. Asked from any thread. It outlives the world and all that the world made.
+class time_source {
+ public:
+  /// A time of the steady clock's type, as deadlines are.
+  using time_point = std::chrono::steady_clock::time_point;
+  /// Later than `time_point{}`, which stands for none; never goes back.
+  [[nodiscard]] virtual time_point now() const noexcept = 0;
+
+ protected:
+  ~time_source() = default;
+};
+
+/// The time by this clock, or by the machine's steady clock where there is none.
+[[nodiscard]] inline time_source::time_point time_by(const time_source* clock) noexcept {
+  return clock == nullptr ? std::chrono::steady_clock::now() : clock->now();
+}
 
 /// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
 /// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.

@@ -26,6 +26,10 @@ class stream_watch {
  public:
   /// One piece of work that runs for longer is stuck.
   [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// The time by which that is measured: the world's.
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point now() const noexcept {
+    return std::chrono::steady_clock::now();
+  }
   /// Whether the world has failed.
   [[nodiscard]] virtual bool failed() const noexcept = 0;
   /// Throws its first cause, to the wait at `at`. Only after `failed()`.
@@ -54,20 +58,21 @@ class stream_patience {
   enum class verdict : std::uint8_t { goes_on, stuck, failed };
 
   /// The watch outlives it.
-  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch), since_(watch.now()) {}
 
   /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = watch_->now();
     const auto limit = watch_->limit();
     const bool waits = seen.now == stream_pace::activity::waits;
     if (seen.done != done_ || waits) since_ = now;
     done_ = seen.done;
     if (now - since_ >= limit) return verdict::stuck;
     if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = lesser_of(failed_at_, now);
+    const auto on_machine = std::chrono::steady_clock::now();  // by which others come out of a world that has failed
+    failed_at_ = lesser_of(failed_at_, on_machine);
     const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+    return on_machine - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
   /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
   template <class Who>
@@ -88,7 +93,7 @@ class stream_patience {
 
   const stream_watch* watch_;
   std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 

@@ -50,7 +50,7 @@ class idle_child {
 struct told_watch {
   std::vector<rank_record> records;
   time_point now = std::chrono::steady_clock::now();
-  stall_watch watch{10s};
+  stall_watch watch{10s, now};
   std::vector<int> told = {};
 
   explicit told_watch(const std::vector<const idle_child*>& children) : records(children.size()) {

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -20,6 +22,7 @@
 #include "belay/kernel/elementwise.hpp"
 #include "fakes/cuda/fake_api.hpp"
 #include "fakes/cuda/forgetful_api.hpp"
+#include "unit/backend/hand_clock.hpp"
 
 using fakes::forgetful_api, fakes::forgets, fakes::work_order;
 
@@ -127,6 +130,28 @@ TEST_CASE("waits that a device leaves out are seen, within a rank and between ra
   std::size_t seen = 0;  // of single ones: many are for what another one waits for too
   for (std::uint64_t k = 1; k <= complete.waits(); ++k) seen += differs(forgets::one, k) ? 1U : 0U;
   CHECK(seen > complete.waits() / 10);
+}
+
+TEST_CASE("how long a transfer waits for its partner is by the clock of the ranks' world") {
+  using namespace std::chrono_literals;
+  hand_clock clock;
+  const auto begun = std::chrono::steady_clock::now();
+  fakes::device_api api({work_order::eager});
+  const belay::cuda::world world(api, belay::host::world(2, {.timeout = 600s, .clock = &clock}),
+                                 {.slot_bytes = 1024, .groups = 1});
+  const belay::cuda::device_memory<fakes::device_api> memory(world.gpu(0), memory_bytes);
+  world.run([&](auto& rank) {
+    if (rank.number() == 1) {
+      while (!rank.watch()->failed()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    const moving_on fast(clock);
+    const std::span<const float> sent(reinterpret_cast<const float*>(memory.data()), 4);
+    const belay::p2p to_peer[] = {belay::p2p::send(1, sent)};
+    CHECK_THROWS_WITH_AS(rank.world().exchange(to_peer), doctest::Contains("rank 1 did not come to the exchange"),
+                         belay::comm_error);
+  });
+  CHECK(std::chrono::steady_clock::now() - begun < 60s);
 }
 
 TEST_CASE("ranks share one allocation for what they communicate, which is said to be too small by name") {

@@ -11,11 +11,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/nccl.hpp"
 #include "belay/comm.hpp"
+#include "unit/backend/hand_clock.hpp"
 #include "unit/backend/nccl_world.hpp"
 
 namespace {
@@ -135,6 +137,26 @@ TEST_CASE("an operation to which a rank does not come ends at its time, on all r
     CHECK(got.all_freed);
   }
   CHECK(tried.size() >= 4);
+}
+
+TEST_CASE("how long an operation waits for a rank is by the clock of the control world") {
+  hand_clock clock;
+  const auto begun = std::chrono::steady_clock::now();
+  const outcome got = run(2, {.timeout = std::chrono::seconds(600), .clock = &clock}, plain,
+                          [&](auto& rank, const device_type& device, auto&, kept_memory& kept) {
+                            bridge& memory = kept_bridge(kept, device, 4096);
+                            rank.world().barrier();
+                            const auto watch = rank.watch();
+                            if (rank.number() == 0) {
+                              const moving_on fast(clock);
+                              rank.world().all_reduce(memory.floats(0, 8), belay::sum);
+                            }
+                            while (!watch->failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                            watch->raise(belay::where::current());
+                          });
+  for (const end_of_rank& each : got.ranks) CHECK(has(each.what, "rank 0 waits in all_reduce #1 of 32 bytes for 600"));
+  CHECK(got.all_freed);
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(60));
 }
 
 TEST_CASE("a call of the device that fails under NCCL is told, and everything is freed") {

@@ -41,6 +41,7 @@ struct world_options {
   std::uint64_t device_fails_at = 0;
   fakes::nccl_options nccl = {};
   std::chrono::duration<double> timeout = std::chrono::seconds(60);
+  const belay::time_source* clock = nullptr;
   std::size_t workspace = 1024;
 };
 
@@ -70,8 +71,9 @@ outcome run(int ranks, const world_options& options, const Make& make, const Bod
   fakes::nccl_fabric fabric(gpu, options.nccl);
   std::vector<std::optional<device_type>> devices(out.ranks.size());
   std::vector<kept_memory> kept(out.ranks.size());
+  const belay::host::world world(ranks, {.timeout = options.timeout, .clock = options.clock});
   try {
-    belay::host::world{ranks, {.timeout = options.timeout}}.run([&](belay::host::rank& control) {
+    world.run([&](belay::host::rank& control) {
       const auto number = static_cast<std::size_t>(control.number());
       end_of_rank& end = out.ranks[number];
       try {

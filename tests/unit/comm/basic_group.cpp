@@ -40,6 +40,7 @@ struct fake_world {
     cause = why;
   }
   [[nodiscard]] belay::spin_policy before_sleep(lane) const { return {}; }
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const { return std::chrono::steady_clock::now(); }
   [[nodiscard]] std::shared_ptr<const belay::own_process> home() const { return nullptr; }
 
   mutable std::mutex mutex;

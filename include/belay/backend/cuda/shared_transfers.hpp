@@ -59,7 +59,7 @@ class shared_transfers {
                          false});
     }
     if (!sends.empty()) expect(api().record(shared_->given(lane_, member_->rank()), stream_->handle()), "record");
-    const auto begun = std::chrono::steady_clock::now();
+    const auto begun = member_->world().now();
     const posted_sends posted(*this, sends);
     std::unique_lock lock(shared_->posting());
     for (;;) {
@@ -136,7 +136,7 @@ class shared_transfers {
                    std::chrono::steady_clock::time_point begun) const {
     auto& world = member_->world();
     if (has_failed(world)) member_->raise(operation::exchange, at_);
-    const bool late = std::chrono::steady_clock::now() - begun >= limit_;
+    const bool late = world.now() - begun >= limit_;
     std::vector<int> awaited;
     const auto look = [&](int peer) {
       const int rank = member_->world_rank(peer);

@@ -67,8 +67,7 @@ struct launched_run {
   where at;
 
   [[nodiscard]] time_point until() const {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::steady_clock::duration>(options.timeout);
+    return time_by(options.clock) + std::chrono::duration_cast<time_point::duration>(options.timeout);
   }
   void under_belay_run() const;
   void as_client(const std::string& socket_path, const token& secret) const;
@@ -97,7 +96,7 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
   }
   if (std::string(found_.launcher) == "belay-run") return run.under_belay_run();
   if (found_.rank == 0) return run.as_coordinator();
-  const bootstrap_file::content file = bootstrap_file::find(found_, run.until(), at);
+  const bootstrap_file::content file = bootstrap_file::find(found_, run.until(), at, options_.clock);
   run.as_client(file.socket_path, file.secret);
 }
 
@@ -128,12 +127,12 @@ BELAY_DECL void launched_run::under_belay_run() const {
   if (*end != '\0' || number < 3 || number > 1 << 20) {
     throw input_error("BELAY_BOOTSTRAP_SECRET_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
   }
-  as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at));
+  as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at, options.clock));
 }
 
 BELAY_DECL void launched_run::as_client(const std::string& socket_path, const token& secret) const {
   const auto source = std::make_shared<process_membership>(
-      client::enter(socket_path, secret, found.rank, found.size, until(), at), options.spins);
+      client::enter(socket_path, secret, found.rank, found.size, until(), at, options.clock), options.spins);
   const epoch_view view = source->enter();
   polling_thread watch(at);
   // The coordinator's end of the connection closes with its process.
@@ -168,6 +167,7 @@ BELAY_DECL void launched_run::as_coordinator() const {
   world_monitor world(found.size, options);
   coordinator_options limits;
   limits.stall_limit = std::chrono::duration_cast<time_point::duration>(options.stall_limit);
+  limits.clock = options.clock;
   coordinator ranks(socket, found.size, world.first_control_block(), world, limits, at);
   std::optional<bootstrap_file> file(bootstrap_file::write(found, socket, at));
   polling_thread server(at);
@@ -206,8 +206,8 @@ BELAY_DECL void launched_run::serve(coordinator& ranks, const world_monitor& wor
     return false;
   };
   time_point last = largest_value<time_point>;
-  while (!done() && std::chrono::steady_clock::now() < last) {
-    ranks.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+  while (!done() && time_by(options.clock) < last) {
+    ranks.step(time_by(options.clock) + std::chrono::milliseconds(20));
     if (ranks.all_joined()) file.reset();
     pollfd stopped{stop, POLLIN, 0};
     if (last == largest_value<time_point> && ::poll(&stopped, 1, 0) > 0) last = until();

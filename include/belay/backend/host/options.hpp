@@ -15,6 +15,7 @@
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -41,6 +42,9 @@ struct world_options {
   /// Processes: what each rank and lane stages of buffers that its peers cannot see.
   std::size_t staging_bytes = 512 * 1024;
   host::calibration calibration = host::calibration::measure;
+  /// By which the ranks measure how long they wait; null: the machine's clock. It outlives the world's groups. Ranks
+  /// that are processes have a copy each, but for what is in memory that they share.
+  const time_source* clock = nullptr;
 
   /// `spin` as a number of looks on this machine; found when a world is made.
   int spins = 0;

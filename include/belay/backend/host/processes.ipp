@@ -91,6 +91,7 @@ struct processes::forked_run {
   [[nodiscard]] static coordinator_options limits(const world_options& options) {
     coordinator_options out;
     out.stall_limit = std::chrono::duration_cast<time_point::duration>(options.stall_limit);
+    out.clock = options.clock;
     return out;
   }
   /// The timeout, but at least so many seconds.
@@ -133,20 +134,19 @@ BELAY_DECL void processes::forked_run::fork_all(where at) {
 // Until all are gone. After a failure, ranks that are stopped when the others are over are killed; so are those that
 // have not noticed it within the time that a call may take, or 5 seconds: a core may be long in coming.
 BELAY_DECL void processes::forked_run::serve_until_all_end() {
-  using clock = std::chrono::steady_clock;
   const auto limit = timeout_or(5);
   const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
-  auto failed_at = largest_value<clock::time_point>;
+  auto failed_at = largest_value<time_point>;
   while (!all.all_over()) {
-    all.step(clock::now() + std::chrono::milliseconds(50));
+    all.step(time_by(options.clock) + std::chrono::milliseconds(50));
     const bool survivors_go_on =
         !world.state().aborted() && std::any_of(world.members().begin(), world.members().end(), lives);
     if (world.failed() == nullptr || survivors_go_on) {
-      failed_at = largest_value<clock::time_point>;
+      failed_at = largest_value<time_point>;
       continue;
     }
-    const auto now = clock::now();
-    if (failed_at == largest_value<clock::time_point>) failed_at = now;
+    const auto now = std::chrono::steady_clock::now();
+    if (failed_at == largest_value<time_point>) failed_at = now;
     bool some_run = false;
     for (int q = 0; q < ranks; ++q) {
       const watched_process* const living = all.about(q).alive();
@@ -165,9 +165,9 @@ BELAY_DECL void processes::forked_run::run_child(pid_t parent, int number) {
     if (!end_with_parent(parent)) ::_exit(1);
     if (options.pin == pinning::one_core_each) pin_to_core(number);
     // The coordinator may be writing a flight file just then.
-    const auto until = [&] { return std::chrono::steady_clock::now() + timeout_or(10); };
+    const auto until = [&] { return time_by(options.clock) + timeout_or(10); };
     const auto source = std::make_shared<process_membership>(
-        client::enter(socket.path(), socket.secret(), number, ranks, until()), options.spins);
+        client::enter(socket.path(), socket.secret(), number, ranks, until(), where{}, options.clock), options.spins);
     joined = true;
     exit_message last;
     const run_result end = run_rank_body(source->enter(), source, [&](rank& self) { body(self, last.body); });

@@ -34,7 +34,7 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
       });
     }
   } catch (...) {  // the system has no more threads
-    world_status(members->first())
+    world_status(members->first(), options_.clock)
         .abort({comm_fault::peer_failed, {static_cast<int>(threads.size())}, "its thread could not be started", ""});
     for (std::thread& thread : threads) thread.join();
     throw;

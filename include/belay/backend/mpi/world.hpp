@@ -29,6 +29,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -42,6 +43,8 @@ struct world_options {
   std::chrono::duration<double> stall{30};
   /// The ranks: those of this communicator, which stays the program's own. It must not be freed before the last run.
   MPI_Comm communicator = MPI_COMM_WORLD;
+  /// By which this rank measures how long it waits; null: the machine's clock. It outlives the world's groups.
+  const time_source* clock = nullptr;
 };
 
 /// `world w; w.run(body)` calls `body(rank&)` in this process. Initialises MPI unless the program has.

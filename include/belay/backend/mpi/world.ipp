@@ -72,7 +72,7 @@ BELAY_DECL world::world(world_options options, where at) : options_(options) {
 
 BELAY_DECL void world::run_rank(function_ref<void(rank&)> body, where at) {
   if (runtime_->finalised()) throw usage_error("this world has been run, and MPI is finalised", at);
-  const time_limits limits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at)};
+  const time_limits limits{checked_timeout(options_.timeout, at), checked_timeout(options_.stall, at), options_.clock};
   const auto progress = std::make_shared<mpi_progress>(options_.communicator, limits, at);
   std::exception_ptr failure;
   try {

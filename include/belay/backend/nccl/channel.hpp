@@ -330,7 +330,7 @@ class channel final : public completion_source,
   // Not counted is the time in which it waits for what it comes after, which has a limit of its own.
   void look_at_oldest() {
     const std::uint64_t oldest = oldest_waiting();
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = failure_.watch().now();
     const operation_slot slot = slot_of(oldest);
     if (oldest == 0 || oldest != watched_ || !slot.after.ready()) since_ = now;
     watched_ = oldest;
@@ -374,7 +374,7 @@ class channel final : public completion_source,
   std::atomic<std::uint64_t> good_{0};  // operations up to it were over before the failure
   std::mutex looking_;
   std::uint64_t watched_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point since_ = failure_.watch().now();
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   lost_handles lost_;
   captured_operations<Api> captured_;

@@ -239,15 +239,15 @@ class communicators {
 
   // Returns when `on` has succeeded with what it does: not before may any event be recorded behind it.
   void settle(const handle& on, const char* call, where at) {
-    const auto begun = std::chrono::steady_clock::now();
+    const stream_watch& watch = failure_->watch();
+    const auto begun = watch.now();
     for (int asked = 0;; ++asked) {
       typename N::status_type told{};
       lib_->expect(api().async_error(on, told), "async_error", 0, at);
       if (api().succeeded(told)) return;
       if (!api().in_progress(told)) throw lib_->error_of(told, call, 0, at);
-      const stream_watch& watch = failure_->watch();
       if (watch.failed()) watch.raise(at);
-      if (std::chrono::steady_clock::now() - begun >= watch.limit())
+      if (watch.now() - begun >= watch.limit())
         watch.give_up("rank " + std::to_string(lib_->rank()) + ": NCCL's " + call +
                           " has not ended in time: not all ranks of the world have called it",
                       at);

@@ -22,6 +22,7 @@
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/comm/launcher.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
@@ -119,9 +120,10 @@ class bootstrap_file {
   /// By the first rank. Throws `file_error`.
   [[nodiscard]] static bootstrap_file write(const launcher_environment& job, const bootstrap_socket& socket, where at);
 
-  /// By the other ranks; waits for the file. Throws `comm_error` (timeout); `file_error` at once where something else
-  /// is in the place of the file or of its directory.
-  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at);
+  /// By the other ranks; waits for the file, until a time by `clock`. Throws `comm_error` (timeout); `file_error` at
+  /// once where something else is in the place of the file or of its directory.
+  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at,
+                                    const time_source* clock = nullptr);
 
   /// Nothing where there is no such file. Throws `file_error` where it is no bootstrap file.
   [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at);

@@ -211,7 +211,8 @@ BELAY_DECL bootstrap_file bootstrap_file::write(const launcher_environment& job,
   }
 }
 
-BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at) {
+BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at,
+                                                        const time_source* clock) {
   const std::string name = bootstrap_file_name(job);
   while (true) {
     try {
@@ -221,7 +222,7 @@ BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environme
     } catch (const file_error& problem) {
       throw with_base_set_aside(problem);
     }
-    if (std::chrono::steady_clock::now() >= until) {
+    if (time_by(clock) >= until) {
       comm_error::details what;
       what.fault = comm_fault::timeout;
       what.culprits = {0};

@@ -16,6 +16,7 @@
 #include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -39,13 +40,15 @@ class client {
     memory_segment control_block;
   };
 
-  /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call.
+  /// Joins as `rank` of `size`. `usage_error` for a rank that is none; otherwise as every call. Deadlines of this and
+  /// later calls are times by `clock`, or by the machine's where it is null.
   [[nodiscard]] static client enter(const std::string& path, const token& secret, int rank, int size, time_point until,
-                                    where at = where::current());
+                                    where at = where::current(), const time_source* clock = nullptr);
 
   /// The token that a launcher wrote to a pipe; reads and closes it. Throws `file_error`, at the deadline too: the
   /// launcher writes before it starts the rank.
-  [[nodiscard]] static token token_from_descriptor(int number, time_point until, where at = where::current());
+  [[nodiscard]] static token token_from_descriptor(int number, time_point until, where at = where::current(),
+                                                   const time_source* clock = nullptr);
 
   client(client&&) noexcept;
   ~client();
@@ -55,6 +58,8 @@ class client {
   [[nodiscard]] int size() const noexcept { return size_; }
   /// The control block's segment got at `enter`.
   [[nodiscard]] memory_segment& control_block() noexcept;
+  /// The clock of its deadlines, as given to `enter`.
+  [[nodiscard]] const time_source* time() const noexcept { return clock_; }
   /// Readable when the coordinator is gone.
   [[nodiscard]] int fd() const noexcept;
 
@@ -79,7 +84,7 @@ class client {
   struct shared;
   class request_lock;
 
-  client(int rank, int size);
+  client(int rank, int size, const time_source* clock);
 
   [[nodiscard]] connection connect(const std::string& path, const request& from) const;
   [[nodiscard]] received next(const request& from);
@@ -91,6 +96,7 @@ class client {
 
   int rank_;
   int size_;
+  const time_source* clock_;
   pid_t process_;
   std::unique_ptr<shared> state_;
 };

@@ -21,6 +21,7 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/unique_fd.hpp"
 
@@ -32,7 +33,8 @@ struct client::request {
   std::size_t bytes;
   time_point until;
   where at;
-  time_point begun = std::chrono::steady_clock::now();
+  const time_source* clock;
+  time_point begun = time_by(clock);
 };
 
 struct client::shared {
@@ -47,13 +49,15 @@ struct client::shared {
 // Waits, until a deadline, for the request that is under way.
 class client::request_lock {
  public:
-  request_lock(shared& state, time_point until) : state_(state) {
+  request_lock(shared& state, time_point until, const time_source* clock) : state_(state) {
     std::unique_lock lock(state_.mutex);
     const auto idle = [this] { return !state_.busy; };
-    if (until == largest_value<time_point>)
-      state_.free.wait(lock, idle);
-    else if (!state_.free.wait_until(lock, until, idle))
-      return;
+    if (until == largest_value<time_point>) state_.free.wait(lock, idle);
+    while (!idle()) {
+      const auto left = time_to_sleep(until, clock);
+      if (left.count() == 0) return;
+      state_.free.wait_for(lock, left, idle);
+    }
     owned_ = state_.busy = true;
   }
   request_lock(const request_lock&) = delete;
@@ -73,8 +77,8 @@ class client::request_lock {
   bool owned_ = false;
 };
 
-BELAY_DECL client::client(int rank, int size)
-    : rank_(rank), size_(size), process_(::getpid()), state_(std::make_unique<shared>()) {}
+BELAY_DECL client::client(int rank, int size, const time_source* clock)
+    : rank_(rank), size_(size), clock_(clock), process_(::getpid()), state_(std::make_unique<shared>()) {}
 BELAY_DECL client::client(client&&) noexcept = default;
 BELAY_DECL client::~client() = default;
 
@@ -82,10 +86,10 @@ BELAY_DECL memory_segment& client::control_block() noexcept { return state_->con
 BELAY_DECL int client::fd() const noexcept { return state_->socket.fd(); }
 
 BELAY_DECL client client::enter(const std::string& path, const token& secret, int rank, int size, time_point until,
-                                where at) {
+                                where at, const time_source* clock) {
   if (rank < 0 || rank >= size) throw usage_error("rank " + std::to_string(rank) + " of " + std::to_string(size), at);
-  client self(rank, size);
-  const request from{"enter", 0, until, at};
+  client self(rank, size, clock);
+  const request from{"enter", 0, until, at, clock};
   self.state_->socket = self.connect(path, from);
   const message greeting = self.next(from).said;
   if (greeting.kind != message_kind::greeting) self.throw_refusal(greeting, from);
@@ -102,7 +106,7 @@ BELAY_DECL client client::enter(const std::string& path, const token& secret, in
   return self;
 }
 
-BELAY_DECL token client::token_from_descriptor(int number, time_point until, where at) {
+BELAY_DECL token client::token_from_descriptor(int number, time_point until, where at, const time_source* clock) {
   token secret = {};
   std::size_t done = 0;
   const auto refuse = [&](const std::string& why) {
@@ -124,8 +128,7 @@ BELAY_DECL token client::token_from_descriptor(int number, time_point until, whe
     if (got == 0) refuse("the token is not there (any more)");
     if (errno == EINTR) continue;
     if (errno != EAGAIN) refuse(error_text(errno));
-    pollfd entry{number, POLLIN, 0};
-    if (poll_until(&entry, 1, until) == 0) refuse("no token came before the timeout");
+    if (!wait_for_events(number, POLLIN, until, clock)) refuse("no token came before the timeout");
   }
   return secret;
 }
@@ -136,7 +139,7 @@ BELAY_DECL client::region client::make_region(std::size_t bytes, time_point unti
   message wish;
   wish.kind = message_kind::keep;
   wish.numbers[0] = bytes;
-  made.id = ask(wish, message_kind::kept, {"make_region", bytes, until, at}, made.memory.fd()).said.numbers[0];
+  made.id = ask(wish, message_kind::kept, {"make_region", bytes, until, at, clock_}, made.memory.fd()).said.numbers[0];
   made.memory.forget_descriptor();
   return made;
 }
@@ -145,7 +148,7 @@ BELAY_DECL memory_segment client::attach_region(std::uint64_t id, time_point unt
   message wish;
   wish.kind = message_kind::attach;
   wish.numbers[0] = id;
-  const request from{"attach_region", 0, until, at};
+  const request from{"attach_region", 0, until, at, clock_};
   received got = ask(wish, message_kind::attached, from);
   memory_segment memory = take_segment(got, from);
   memory.forget_descriptor();
@@ -156,7 +159,7 @@ BELAY_DECL void client::drop_region(std::uint64_t id, time_point until, where at
   message wish;
   wish.kind = message_kind::drop;
   wish.numbers[0] = id;
-  static_cast<void>(ask(wish, message_kind::dropped, {"drop_region", 0, until, at}));
+  static_cast<void>(ask(wish, message_kind::dropped, {"drop_region", 0, until, at, clock_}));
 }
 
 BELAY_DECL void client::goodbye(const exit_message& last, time_point until, where at) {
@@ -166,17 +169,17 @@ BELAY_DECL void client::goodbye(const exit_message& last, time_point until, wher
   word.kind = message_kind::goodbye;
   word.numbers = {static_cast<std::uint64_t>(last.how), last.kind, 0};
   word.body = last.body;
-  static_cast<void>(ask(word, message_kind::farewell, {"goodbye", last.body.size(), until, at}));
+  static_cast<void>(ask(word, message_kind::farewell, {"goodbye", last.body.size(), until, at, clock_}));
 }
 
 BELAY_DECL client::renewed client::shrink(time_point until, where at) {
-  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - time_by(clock_));
   message wish;
   wish.kind = message_kind::shrink;
   wish.numbers[0] = static_cast<std::uint64_t>(greater_of<std::int64_t>(0, left.count()));
   // The coordinator says when it is too late, so that both agree on the members; it gets some time for that.
   const auto most = largest_value<time_point> - until;
-  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at};
+  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at, clock_};
   received got = ask(wish, message_kind::renewed, from);
   renewed world;
   world.rank = got.said.rank;
@@ -198,7 +201,7 @@ BELAY_DECL void client::fail(comm_fault fault, const std::string& words, const r
   what.bytes = from.bytes;
   what.message = "rank " + std::to_string(rank_) + ": " + words;
   what.here = from.at;
-  what.seconds_waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - from.begun).count();
+  what.seconds_waited = std::chrono::duration<double>(time_by(from.clock) - from.begun).count();
   throw comm_error(std::move(what));
 }
 
@@ -222,14 +225,14 @@ BELAY_DECL connection client::connect(const std::string& path, const request& fr
     // EAGAIN: the socket's backlog is full, and there is nothing to poll for.
     if (errno != EAGAIN)
       fail(comm_fault::peer_failed, "no bootstrap socket at " + path + ": " + std::strerror(errno), from);
-    if (std::chrono::steady_clock::now() >= from.until) fail(comm_fault::timeout, "a long queue at " + path, from);
+    if (time_by(clock_) >= from.until) fail(comm_fault::timeout, "a long queue at " + path, from);
     const timespec millisecond{0, 1'000'000};
     ::nanosleep(&millisecond, nullptr);
   }
   // Before the token is sent: the listening process is of this user.
   if (peer_of(socket.get()).user != ::geteuid())
     fail(comm_fault::peer_failed, "the bootstrap socket at " + path + " is another user's", from);
-  return connection(std::move(socket));
+  return connection(std::move(socket), clock_);
 }
 
 // The next message, of any kind.
@@ -249,12 +252,12 @@ BELAY_DECL received client::ask(message& wish, message_kind expected, const requ
                           ", and no rank",
                       from.at);
   }
-  const request_lock lock(*state_, from.until);
+  const request_lock lock(*state_, from.until, clock_);
   if (!lock.owned()) fail(comm_fault::timeout, "another request of this rank is under way", from);
   wish.rank = rank_;
   wish.ticket = ++state_->ticket;
   if (!state_->socket.send(wish, from.until, file)) {
-    const bool late = std::chrono::steady_clock::now() >= from.until;
+    const bool late = time_by(clock_) >= from.until;
     // Half a message may be sent: nothing after it would be understood. Not closed, for other threads may poll it.
     state_->socket.stop_sending();
     if (late) fail(comm_fault::timeout, "the coordinator does not listen", from);

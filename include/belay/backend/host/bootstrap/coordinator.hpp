@@ -25,6 +25,7 @@
 #include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
@@ -76,8 +77,7 @@ class stall_watch {
  public:
   using duration = time_point::duration;
 
-  explicit stall_watch(duration limit) noexcept
-      : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
+  stall_watch(duration limit, time_point now) noexcept : limit_(limit), last_(now), next_(now) {}
 
   [[nodiscard]] time_point next() const noexcept { return next_; }
 
@@ -119,14 +119,12 @@ class handshake {
     watched_process process;
   };
 
-  /// A connection without a hello is closed after `hello_limit`.
-  handshake(bootstrap_socket& socket, time_point::duration hello_limit, where at)
-      : listener_(&socket), hello_limit_(hello_limit), at_(at) {}
+  /// A connection without a hello is closed after `hello_limit`, by `clock`.
+  handshake(bootstrap_socket& socket, time_point::duration hello_limit, const time_source* clock, where at)
+      : listener_(&socket), hello_limit_(hello_limit), clock_(clock), at_(at) {}
 
   /// The listening socket, or -1: closed, or no descriptor is free.
-  [[nodiscard]] int listener() const noexcept {
-    return std::chrono::steady_clock::now() < pause_ ? -1 : listener_->listener();
-  }
+  [[nodiscard]] int listener() const noexcept { return time_by(clock_) < pause_ ? -1 : listener_->listener(); }
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   [[nodiscard]] int fd(std::size_t which) const noexcept { return pending_[which].socket.fd(); }
 
@@ -157,6 +155,7 @@ class handshake {
 
   bootstrap_socket* listener_;
   time_point::duration hello_limit_;
+  const time_source* clock_;
   where at_;
   std::vector<pending_connection> pending_;
   time_point pause_;
@@ -202,6 +201,8 @@ struct coordinator_options {
   time_point::duration stall_limit = std::chrono::seconds(30);
   /// A connection without a hello is closed after this.
   time_point::duration hello_limit = std::chrono::seconds(10);
+  /// Of all its times; null: the machine's. It outlives the coordinator.
+  const time_source* clock = nullptr;
 };
 
 /// The events that a coordinator tells of its ranks, and the memory and descriptors that it asks for. Ranks are those
@@ -288,6 +289,7 @@ class coordinator {
   bootstrap_socket* socket_;
   memory_segment* control_;
   world_events* world_;
+  const time_source* clock_;
   where at_;
   handshake handshake_;
   stall_watch stalls_;

@@ -91,9 +91,10 @@ BELAY_DECL coordinator::coordinator(bootstrap_socket& socket, int ranks, memory_
     : socket_(&socket),
       control_(&control_block),
       world_(&world),
+      clock_(options.clock),
       at_(at),
-      handshake_(socket, options.hello_limit, at),
-      stalls_(options.stall_limit) {
+      handshake_(socket, options.hello_limit, options.clock, at),
+      stalls_(options.stall_limit, time_by(options.clock)) {
   if (ranks < 1) throw usage_error("a coordinator of " + std::to_string(ranks) + " ranks", at);
   records_.resize(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) members_.push_back(rank);
@@ -111,7 +112,7 @@ BELAY_DECL void coordinator::run() {
 
 BELAY_DECL bool coordinator::serve_until_joined(time_point until) {
   const auto decided = [](const rank_record& one) { return one.joined || one.over; };
-  while (!std::all_of(records_.begin(), records_.end(), decided) && std::chrono::steady_clock::now() < until) {
+  while (!std::all_of(records_.begin(), records_.end(), decided) && time_by(clock_) < until) {
     step(until);
   }
   return all_joined();
@@ -132,14 +133,14 @@ struct coordinator::arbiter {
 
 BELAY_DECL void coordinator::step(time_point until) {
   gather_poll_entries();
-  if (poll_until(entries_.data(), entries_.size(), next_deadline(until)) <= 0) {
+  if (poll_until(entries_.data(), entries_.size(), next_deadline(until), clock_) <= 0) {
     for (pollfd& entry : entries_) entry.revents = 0;
   }
   world_->on_poll(std::span<const pollfd>(entries_).subspan(tags_.size()));
   for (std::size_t i = 0; i < tags_.size(); ++i) {
     if (entries_[i].revents != 0) serve(tags_[i]);
   }
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   handshake_.drop_expired();
   stalls_.look(records_, now, [this](int rank) { world_->on_stall(rank); });
   refuse_late(now);
@@ -260,7 +261,7 @@ BELAY_DECL void coordinator::handle(int rank, rank_record& from, received got) {
       }
       const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
       const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(lesser_of(number, longest)));
-      from.shrink = rank_record::shrink_request{got.said.ticket, std::chrono::steady_clock::now() + limit};
+      from.shrink = rank_record::shrink_request{got.said.ticket, time_by(clock_) + limit};
       return;
     }
     default: return from.socket.close();
@@ -371,14 +372,14 @@ BELAY_DECL void coordinator::kill_stalled() {
 }
 
 BELAY_DECL time_point handshake::next(time_point until) const noexcept {
-  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
+  if (pause_ > time_by(clock_)) until = lesser_of(until, pause_);
   for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
   return until;
 }
 
 BELAY_DECL void handshake::accept(std::size_t ranks) {
   accepted got = listener_->accept();
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   if (got.what == accept_status::no_descriptor) {
     if (!short_since_) short_since_ = now;
     if (now - *short_since_ >= shortage_limit) {
@@ -429,7 +430,7 @@ BELAY_DECL std::optional<handshake::joined_process> handshake::read_hello(std::s
 }
 
 BELAY_DECL void handshake::drop_expired() {
-  const time_point now = std::chrono::steady_clock::now();
+  const time_point now = time_by(clock_);
   const auto over = [&](pending_connection& one) {
     if (one.socket && listener_->closed()) refuse_and_close(one.socket, "all ranks have joined");
     return !one.socket || listener_->closed() || now >= one.until;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -27,9 +28,13 @@ using time_point = std::chrono::steady_clock::time_point;
 /// For a call that does not wait.
 inline constexpr time_point at_once{};
 
-/// One ppoll, which ends at `until` at the latest: how many entries have something, 0 at the deadline, -1 with errno
-/// (EINTR: a signal came).
-[[nodiscard]] BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) noexcept;
+/// One ppoll, which ends at `until` at the latest: how many entries have something, 0 where none has, -1 with errno
+/// (EINTR: a signal came). By another clock than the machine's it ends after a slice, which may be before `until`.
+[[nodiscard]] BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until,
+                                        const time_source* clock) noexcept;
+/// Returns whether the file has `events`: once it has them, or at the deadline.
+[[nodiscard]] BELAY_DECL bool wait_for_events(int file, short events, time_point until,
+                                              const time_source* clock) noexcept;
 
 /// The secret of a bootstrap socket: 256 bits.
 using token = std::array<std::byte, 32>;
@@ -135,7 +140,9 @@ class connection {
   static_assert(sizeof(frame) == 88 + part);
 
   connection() noexcept = default;
-  explicit connection(unique_fd socket) noexcept : socket_(std::move(socket)) {}
+  /// Its deadlines are times by `clock`; null: the machine's.
+  explicit connection(unique_fd socket, const time_source* clock = nullptr) noexcept
+      : socket_(std::move(socket)), clock_(clock) {}
 
   [[nodiscard]] int fd() const noexcept { return socket_.get(); }
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
@@ -156,11 +163,11 @@ class connection {
  private:
   [[nodiscard]] const char* check_frame(const frame& in) const noexcept;
   void begin(const frame& in);
-  [[nodiscard]] bool wait_for(short events, time_point until) const noexcept;
   [[nodiscard]] bool send_frame(frame& out, time_point until, int file) const noexcept;
   [[nodiscard]] receipt receive_frame(frame& in, unique_fd& file, time_point until, received& told) const noexcept;
 
   unique_fd socket_;
+  const time_source* clock_ = nullptr;
   std::uint64_t longest_ = longest_body;
   std::optional<unfinished_message> partial_;
 };

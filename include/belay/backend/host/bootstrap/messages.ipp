@@ -12,18 +12,25 @@
 #include <iterator>
 
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) noexcept {
-  // Every time before the clock's start counts as now: the difference to time_point::min() would not fit.
-  const auto left = until <= at_once ? std::chrono::nanoseconds(0)
-                                     : std::chrono::nanoseconds(until - std::chrono::steady_clock::now());
-  const std::int64_t wait = greater_of<std::int64_t>(0, left.count());
+BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until, const time_source* clock) noexcept {
+  const std::int64_t wait = time_to_sleep(until, clock).count();
   const timespec limit{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
   return ::ppoll(entries, count, &limit, nullptr);
+}
+
+BELAY_DECL bool wait_for_events(int file, short events, time_point until, const time_source* clock) noexcept {
+  pollfd entry{file, events, 0};
+  int ready = 0;
+  do {
+    ready = poll_until(&entry, 1, until, clock);
+  } while ((ready < 0 && errno == EINTR) || (ready == 0 && time_to_sleep(until, clock).count() > 0));
+  return ready > 0;
 }
 
 BELAY_DECL bool same(const token& a, const token& b) noexcept {
@@ -126,15 +133,6 @@ BELAY_DECL void connection::begin(const frame& in) {
   std::copy(std::begin(in.secret), std::end(in.secret), said.secret.begin());
 }
 
-// False where the deadline passes first.
-BELAY_DECL bool connection::wait_for(short events, time_point until) const noexcept {
-  pollfd entry{socket_.get(), events, 0};
-  int ready = -1;
-  while ((ready = poll_until(&entry, 1, until)) < 0 && errno == EINTR) {
-  }
-  return ready > 0;
-}
-
 BELAY_DECL bool connection::send_frame(frame& out, time_point until, int file) const noexcept {
   iovec piece{&out, sizeof out};
   msghdr header = {};
@@ -155,7 +153,8 @@ BELAY_DECL bool connection::send_frame(frame& out, time_point until, int file) c
     if (sent == static_cast<ssize_t>(sizeof out)) return true;
     if (sent >= 0) return false;
     if (errno == EINTR) continue;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait_for(POLLOUT, until)) return false;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    if (!wait_for_events(socket_.get(), POLLOUT, until, clock_)) return false;
   }
 }
 
@@ -177,7 +176,7 @@ BELAY_DECL receipt connection::receive_frame(frame& in, unique_fd& file, time_po
     // Reported once when the other side closed with unread data; its last messages are still behind that.
     if (errno == ECONNRESET && resets++ == 0) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return receipt::closed;
-    if (!wait_for(POLLIN, until)) return receipt::nothing;
+    if (!wait_for_events(socket_.get(), POLLIN, until, clock_)) return receipt::nothing;
   }
   int files = 0;
   for (cmsghdr* about = CMSG_FIRSTHDR(&header); about != nullptr; about = CMSG_NXTHDR(&header, about)) {

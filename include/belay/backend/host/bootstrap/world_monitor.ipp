@@ -128,7 +128,8 @@ BELAY_DECL void world_monitor::make_control_block(int ranks) {
   if (!worlds_.empty()) shape.job = worlds_.front()->shared().shape().job;
   segments_.push_back(
       std::make_unique<memory_segment>(memory_segment::create("belay-control", control_block::bytes_for(shape))));
-  worlds_.push_back(std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape)));
+  worlds_.push_back(
+      std::make_unique<world_status>(control_block::make(segments_.back()->data(), shape), options_.clock));
   worlds_.back()->shared().header().copies = worlds_.front()->copies();
 }
 

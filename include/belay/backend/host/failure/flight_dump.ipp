@@ -67,8 +67,7 @@ namespace host {
   out.epoch = shape.epoch;
   out.transport = shape.space == address_space::one ? "threads" : "processes";
   if (world.aborted()) out.cause = world.cause();
-  out.until_us =
-      out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
+  out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world.now());
   for (int rank = 0; rank < world.ranks(); ++rank) {
     out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
                          flight_history(world.recorder(rank, lane::stream))});

@@ -14,7 +14,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 [[gnu::cold]] BELAY_DECL bool wait_diagnosis::hopeless(absence absent, int awaited) {
-  if (until_->passed()) return true;
+  if (until_->passed(*world_)) return true;
   bool any_stopped = false;
   for (int q = 0; q < size(); ++q) {
     if (q != awaited && !absent(q)) continue;
@@ -22,7 +22,7 @@ namespace host {
     if (world_->left(world_rank(q), lane_)) return true;
     any_stopped = any_stopped || world_->is_stopped(world_rank(q));
   }
-  const auto now = until_->elapsed();
+  const auto now = until_->elapsed(*world_);
   if (!any_stopped)
     stopped_since_ = never;
   else if (stopped_since_ == never)

@@ -20,6 +20,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/process.hpp"
 #include "belay/core/where.hpp"
 
@@ -31,7 +32,13 @@ class world_status {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit world_status(control_block shared) noexcept : shared_(shared) {}
+  /// Waits are measured by `time`, which outlives it, or by the machine's clock.
+  explicit world_status(control_block shared, const time_source* time = nullptr) noexcept
+      : shared_(shared), time_(time) {}
+
+  /// The time in this world.
+  [[nodiscard]] clock::time_point now() const noexcept { return time_by(time_); }
+  [[nodiscard]] const time_source* time() const noexcept { return time_; }
 
   /// A time as the recorders keep it.
   [[nodiscard]] static std::uint64_t microseconds(clock::time_point at) noexcept { return flight_microseconds(at); }
@@ -144,6 +151,7 @@ class world_status {
 
  private:
   control_block shared_;
+  const time_source* time_;
   std::shared_ptr<const own_process> home_;
   int spins_ = 400;
 };
@@ -159,16 +167,16 @@ class world_status {
 [[nodiscard]] BELAY_DECL abort_cause thrown_by(const world_status& world, int number, const char* what,
                                                error_kind kind);
 
-/// The deadline of one wait. It first reads the clock when the wait is about to sleep, and notes that time in the
-/// flight recorder.
+/// The deadline of one wait. It first asks the world's clock when the wait is about to sleep, and notes that time in
+/// the flight recorder.
 class deadline {
  public:
   deadline(world_status::clock::duration timeout, flight_recorder<>& recorder) noexcept
       : timeout_(timeout), recorder_(&recorder) {}
 
-  [[nodiscard]] bool passed() noexcept { return elapsed() >= timeout_; }
-  [[nodiscard]] world_status::clock::duration elapsed() noexcept {
-    const auto now = world_status::clock::now();
+  [[nodiscard]] bool passed(const world_status& world) noexcept { return elapsed(world) >= timeout_; }
+  [[nodiscard]] world_status::clock::duration elapsed(const world_status& world) noexcept {
+    const auto now = world.now();
     if (!begun()) {
       start_ = now;
       recorder_->wait_from(world_status::microseconds(now));
@@ -177,13 +185,13 @@ class deadline {
   }
   [[nodiscard]] world_status::clock::duration limit() const noexcept { return timeout_; }
   [[nodiscard]] bool begun() const noexcept { return start_ != world_status::clock::time_point{}; }
-  [[nodiscard]] double seconds() const noexcept {
+  [[nodiscard, gnu::noinline]] double seconds(const world_status& world) const noexcept {
     if (!begun()) return 0;
-    return std::chrono::duration<double>(world_status::clock::now() - start_).count();
+    return std::chrono::duration<double>(world.now() - start_).count();
   }
   /// For the recorder: 0 where the wait did not sleep, and at least 1 where it did.
-  [[nodiscard]] std::uint64_t waited_us() const noexcept {
-    return begun() ? static_cast<std::uint64_t>(seconds() * 1e6) + 1 : 0;
+  [[nodiscard]] std::uint64_t waited_us(const world_status& world) const noexcept {
+    return begun() ? static_cast<std::uint64_t>(seconds(world) * 1e6) + 1 : 0;
   }
 
  private:

@@ -43,7 +43,7 @@ namespace host {
     cause.signal = why.signal;
     cause.exit_code = why.exit_code;
     cause.thrown = static_cast<std::uint32_t>(why.thrown);
-    cause.at_us = microseconds(clock::now());
+    cause.at_us = microseconds(now());
     cause.message.set(why.message);
     cause.there.set(why.there);
   };

@@ -38,7 +38,7 @@ class process_regions final : public region_provider, public std::enable_shared_
   struct region_end;
   struct share_of_region;
 
-  [[nodiscard]] time_point until() const { return std::chrono::steady_clock::now() + world_->timeout(); }
+  [[nodiscard]] time_point until() const { return world_->now() + world_->timeout(); }
   symmetric_region adopt(client::region found, int ranks, std::size_t stride, where at);
   void give_up(std::unique_ptr<share_of_region> mine) noexcept;
   void unmap_unused() noexcept;

@@ -148,7 +148,7 @@ BELAY_DECL epoch_view process_membership::enter() {
 
 BELAY_DECL epoch_view process_membership::shrink(const epoch_view& from, world_status::clock::duration limit,
                                                  where at) {
-  client::renewed next = client_->shrink(std::chrono::steady_clock::now() + limit, at);
+  client::renewed next = client_->shrink(from.world->now() + limit, at);
   from.world->revoke();
   segment_ = std::make_shared<memory_segment>(std::move(next.control_block));
   segment_->keep_from_children();
@@ -168,7 +168,7 @@ BELAY_DECL epoch_view process_membership::view_of(control_block shared, int numb
     std::shared_ptr<memory_segment> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<group_segment>(group_segment{segment_, world_status(shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{segment_, world_status(shared, client_->time())});
   const std::shared_ptr<world_status> world(mine, &mine->world);
   world->arrive(number, ::getpid(), core_set::allowed(), spins_);
   {

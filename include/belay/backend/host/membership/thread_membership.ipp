@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/comm/event_count.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/process.hpp"
@@ -56,7 +57,7 @@ BELAY_DECL epoch_view thread_membership::enter(int number) {
 
 BELAY_DECL void thread_membership::end() noexcept {
   for (const std::shared_ptr<epoch>& each : epochs_)
-    world_status(each->shared).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
+    world_status(each->shared, options_.clock).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
 }
 
 BELAY_DECL void thread_membership::note_exit(const epoch_view& view) noexcept {
@@ -70,11 +71,16 @@ BELAY_DECL epoch_view thread_membership::shrink(const epoch_view& from, world_st
   const std::size_t present = from.world->shared().shape().epoch;
   const int number = from.members[static_cast<std::size_t>(from.number)];  // at the start
   epoch& now = *epochs_[present];
-  const auto until = world_status::clock::now() + lesser_of(limit, from.world->stall_limit());
+  const auto until = from.world->now() + lesser_of(limit, from.world->stall_limit());
   if (!now.closed) {
     now.asked.push_back(number);
     changed_.notify_all();
-    changed_.wait_until(lock, until, [&] { return now.closed || all_known(now); });
+    const auto decided = [&] { return now.closed || all_known(now); };
+    while (!decided()) {
+      const auto left = time_to_sleep(until, options_.clock);
+      if (left.count() == 0) break;
+      changed_.wait_for(lock, left, decided);
+    }
     if (!now.closed) close(now);
   }
   const std::shared_ptr<epoch>& next = epochs_[present + 1];
@@ -104,7 +110,7 @@ BELAY_DECL void thread_membership::close(epoch& now) {
   std::sort(now.asked.begin(), now.asked.end());
   begin_epoch(now.asked);  // may throw: then the epoch stays open, and another waiting thread tries again
   now.closed = true;
-  world_status(now.shared).revoke();
+  world_status(now.shared, options_.clock).revoke();
   changed_.notify_all();
 }
 
@@ -121,7 +127,7 @@ BELAY_DECL epoch_view thread_membership::view_of(const std::shared_ptr<epoch>& w
     std::shared_ptr<const epoch> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<group_segment>(group_segment{which, world_status(which->shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{which, world_status(which->shared, options_.clock)});
   mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
   return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number,
           which->members};

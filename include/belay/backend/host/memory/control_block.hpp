@@ -51,7 +51,7 @@ struct shared_cause {
   std::int32_t signal = 0;
   std::int32_t exit_code = -1;
   std::uint32_t thrown = 0;  // an error_kind
-  std::uint64_t at_us = 0;   // by the steady clock
+  std::uint64_t at_us = 0;   // by the world's clock
   shared_text<4096> message;
   shared_text<256> there;
 };

@@ -54,7 +54,7 @@ BELAY_DECL void p2p_transport::run(std::span<const p2p> transfers, world_status:
     if (met && now.finished) break;
     if (!met) give_up(now, missing, limit);
   }
-  recorder().finish(limit.waited_us());
+  recorder().finish(limit.waited_us(*world_));
 }
 
 BELAY_DECL const p2p* p2p_transport::next_of(const session& now, cursor& at, p2p::direction kind, int peer) noexcept {
@@ -211,7 +211,7 @@ BELAY_DECL void p2p_transport::give_up(session& now, wait_diagnosis& missing, de
     if (progress(now)) return;  // what a rank posted before it left may still be in the mailbox
     world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
   }
-  fail(now, limit.seconds());
+  fail(now, limit.seconds(*world_));
 }
 BELAY_DECL void p2p_transport::fail(session& now, double seconds) {
   take_back();

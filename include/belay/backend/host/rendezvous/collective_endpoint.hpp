@@ -296,7 +296,7 @@ class basic_eager_endpoint : public lane_endpoint {
     if constexpr (!compares) return spin_for_flag_lines(word);
     deadline until(limit, *recorder_);
     if (!await_flag_lines(word, until)) refuse_difference();
-    recorder_->finish(until.waited_us());
+    recorder_->finish(until.waited_us(*world_));
   }
   [[gnu::noinline]] void exchange_eager_buffers(operation what, std::size_t bytes, const void* payload,
                                                 std::size_t payload_bytes, world_status::clock::duration limit) {
@@ -309,7 +309,7 @@ class basic_eager_endpoint : public lane_endpoint {
     bool alike = await_flag_lines(descriptor_follows, until);
     for (int k = 1; k < size(); ++k) alike = alike && descriptor_of(ring_peer(k)).is_same_call(own_);
     if (!alike) refuse_difference();
-    recorder_->finish(until.waited_us());
+    recorder_->finish(until.waited_us(*world_));
   }
   void spin_for_flag_lines(std::uint32_t word) const noexcept {
     static_cast<void>(rendezvous_.await_flag_lines(word, [](int, auto done) {

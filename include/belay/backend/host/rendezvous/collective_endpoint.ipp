@@ -77,7 +77,7 @@ BELAY_DECL bool lane_endpoint::has_recorded(int who) const {
 }
 [[gnu::noinline]] BELAY_DECL void lane_endpoint::give_up(const deadline& until) {
   rendezvous_.drain_access();
-  world_->raise(call(), until.seconds());
+  world_->raise(call(), until.seconds(*world_));
 }
 [[gnu::noinline]] BELAY_DECL void lane_endpoint::raise_aborted(const fingerprint& print, const where& at) const {
   world_->raise({print.what, group_, number_, print.bytes(), at});
@@ -136,7 +136,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
   record(mine.print.what, mine.print.bytes());
   deadline until(limit, *recorder_);
   bool alike = await_flag_lines(descriptor_follows, until);
-  waited_us_ = until.waited_us();
+  waited_us_ = until.waited_us(*world_);
   if (!rendezvous_.begin_access()) give_up(until);
   flags_of_all_ = flags_of_any_ = own_.head;
   for (int k = 1; k < size(); ++k) {
@@ -152,7 +152,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
 BELAY_DECL void collective_endpoint::exit_rendezvous() {
   deadline until(limit_, *recorder_);
   if (!rendezvous_.exit(until_moved(until))) give_up(until);
-  recorder_->finish(waited_us_ + until.waited_us());
+  recorder_->finish(waited_us_ + until.waited_us(*world_));
   variant_.end();
 }
 BELAY_DECL void collective_endpoint::exit_without_wait() noexcept {

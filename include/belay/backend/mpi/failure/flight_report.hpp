@@ -67,7 +67,7 @@ class flight_reporter {
     out.transport = "mpi";
     out.told_by = number_;
     if (world_->aborted()) out.cause = world_->cause();
-    out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(clock::now());
+    out.until_us = out.cause && out.cause->at_us > 0 ? out.cause->at_us : flight_microseconds(world_->now());
     out.groups = known_groups();
     for (int rank = 0; rank < static_cast<int>(processes_->size()); ++rank) {
       const bool own = rank == number_;

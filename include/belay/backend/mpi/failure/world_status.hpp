@@ -30,6 +30,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/process.hpp"
 #include "belay/core/unique_fd.hpp"
 
@@ -197,6 +198,12 @@ struct process {
 /// Shared by the threads of one rank.
 class world_status {
  public:
+  /// Waits are measured by `time`, which outlives it, or by the machine's clock.
+  explicit world_status(const time_source* time = nullptr) noexcept : time_(time) {}
+
+  /// The time in this world.
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const noexcept { return time_by(time_); }
+
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
 
   /// Stops the world here, unless it has stopped; true when `why` became the first cause.
@@ -204,7 +211,7 @@ class world_status {
     const std::lock_guard lock(mutex_);
     if (aborted_.load(std::memory_order_relaxed)) return false;
     cause_ = std::move(why);
-    cause_.at_us = flight_microseconds(std::chrono::steady_clock::now());
+    cause_.at_us = flight_microseconds(now());
     aborted_.store(true, std::memory_order_release);
     return true;
   }
@@ -233,6 +240,7 @@ class world_status {
   [[nodiscard]] const peer_history& history(lane which) const noexcept { return histories_[index(which)]; }
 
  private:
+  const time_source* time_;
   std::atomic<bool> aborted_{false};
   mutable std::mutex mutex_;
   abort_cause cause_;

@@ -34,6 +34,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -44,6 +45,8 @@ struct time_limits {
   clock::duration timeout = std::chrono::minutes(10);
   /// A peer of this machine that is found stopped for so long has failed.
   clock::duration stall = std::chrono::seconds(30);
+  /// By which both are measured; null: the machine's. It outlives all that waits.
+  const time_source* time = nullptr;
 };
 
 /// Shared by the threads of one rank.
@@ -89,6 +92,8 @@ class mpi_progress {
 
   /// How long a call waits for peers, unless it says otherwise.
   [[nodiscard]] clock::duration timeout() const noexcept { return limits_.timeout; }
+  /// The time in this world.
+  [[nodiscard]] clock::time_point now() const noexcept { return status_.now(); }
 
   /// How long the two threads of this rank wait for each other before they sleep.
   [[nodiscard]] spin_policy before_sleep(lane which) const noexcept {

@@ -37,13 +37,14 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-BELAY_DECL mpi_progress::mpi_progress(MPI_Comm parent, time_limits limits, where at) : limits_(limits) {
+BELAY_DECL mpi_progress::mpi_progress(MPI_Comm parent, time_limits limits, where at)
+    : limits_(limits), status_(limits.time) {
   expect(MPI_Comm_rank(parent, &number_), "MPI_Comm_rank");
   expect(MPI_Comm_size(parent, &ranks_), "MPI_Comm_size");
   for (MPI_Comm& comm : comms_) {
     MPI_Request made;
     expect(MPI_Comm_idup(parent, &comm, &made), "MPI_Comm_idup");
-    finish_request(made, limits_.timeout, "the start of a world", at);
+    finish_request(made, limits_.timeout, limits_.time, "the start of a world", at);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   }
   const rank_info self{process::self(), now_ns()};
@@ -51,7 +52,7 @@ BELAY_DECL mpi_progress::mpi_progress(MPI_Comm parent, time_limits limits, where
   MPI_Request gathered;
   expect(MPI_Iallgather(&self, sizeof self, MPI_BYTE, all.data(), sizeof self, MPI_BYTE, comms_[2], &gathered),
          "MPI_Iallgather");
-  finish_request(gathered, limits_.timeout, "the start of a world", at);
+  finish_request(gathered, limits_.timeout, limits_.time, "the start of a world", at);
   for (const rank_info& each : all) processes_.push_back(each.identity);
   oversubscribed_ = is_oversubscribed(self.identity);
   reporter_ = std::make_unique<flight_reporter>(status_, processes_, number_, all.front().now);
@@ -177,9 +178,9 @@ BELAY_DECL void mpi_progress::wait(lane which, const call_site& call, clock::dur
     if (poll()) return;
     ::sched_yield();
   }
-  const auto start = clock::now();
+  const auto start = now();
   if (call.what != operation::none) recorder(which).wait_from(flight_microseconds(start));
-  auto next_inspection = start + slice;
+  auto next_inspection = clock::now() + slice;  // of processes, which are the machine's
   auto pause = std::chrono::microseconds(20);
   clock::time_point stalled_since{};
   bool asked = false;
@@ -187,20 +188,20 @@ BELAY_DECL void mpi_progress::wait(lane which, const call_site& call, clock::dur
   while (true) {
     polls = 0;
     if (poll()) {
-      slept_us_[index(which)] += flight_microseconds(clock::now()) - flight_microseconds(start) + 1;
+      slept_us_[index(which)] += flight_microseconds(now()) - flight_microseconds(start) + 1;
       return;
     }
     expect_not_exited(which, call, awaited, start);
-    const auto now = clock::now();
-    if (now >= next_inspection) {
-      next_inspection = now + slice;
-      inspect(which, call, awaited, now, stalled_since);
+    if (const auto looked = clock::now(); looked >= next_inspection) {
+      next_inspection = looked + slice;
+      inspect(which, call, awaited, now(), stalled_since);
     }
-    if (!asked && now - start >= timeout - grace) {
+    const auto waited = now() - start;
+    if (!asked && waited >= timeout - grace) {
       asked = true;
       awaited([&](int rank, bool) { out_of_band_->ask(rank, which); });
     }
-    if (now - start >= timeout) time_out(which, call, timeout, awaited, start);
+    if (waited >= timeout) time_out(which, call, timeout, awaited, start);
     nap(pause);
     pause = lesser_of(pause + pause / 8 + std::chrono::microseconds(1), std::chrono::microseconds(1000));
   }
@@ -240,7 +241,7 @@ BELAY_DECL void mpi_progress::expect_not_exited(lane which, const call_site& cal
   why.fault = comm_fault::peer_failed;
   why.there = channel(which).last_site(why.culprits.front());
   why.message += " and never entered " + call.text();
-  fail(which, call, std::move(why), seconds(clock::now() - start));
+  fail(which, call, std::move(why), seconds(now() - start));
 }
 
 BELAY_DECL void mpi_progress::inspect(lane which, const call_site& call, awaited_ranks awaited, clock::time_point now,
@@ -294,7 +295,7 @@ BELAY_DECL void mpi_progress::time_out(lane which, const call_site& call, clock:
   });
   if (!why.culprits.empty()) why.there = channel(which).last_site(why.culprits.front());
   why.message += " did not arrive in " + call.text() + " within " + std::to_string(seconds(timeout)) + " s";
-  fail(which, call, std::move(why), seconds(clock::now() - start));
+  fail(which, call, std::move(why), seconds(now() - start));
 }
 
 }  // namespace mpi

@@ -20,6 +20,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -56,23 +57,25 @@ inline void nap(std::chrono::nanoseconds time) noexcept {
   ::nanosleep(&length, nullptr);
 }
 
-/// Waits for a request of a start-up call that all ranks make; throws `comm_error` (timeout) at the deadline.
-inline void finish_request(MPI_Request& request, clock::duration timeout, const char* what, where at) {
-  const auto start = clock::now();
+/// Waits for a request of a start-up call that all ranks make; throws `comm_error` (timeout) at the deadline, which is
+/// by `time`.
+inline void finish_request(MPI_Request& request, clock::duration timeout, const time_source* time, const char* what,
+                           where at) {
+  const auto start = time_by(time);
   for (int polls = 0;; ++polls) {
     int done = 0;
     expect(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) return;
     if (polls < 100) continue;
     nap(std::chrono::microseconds(50));
-    if (clock::now() - start < timeout) continue;
+    if (time_by(time) - start < timeout) continue;
     comm_error::details late;
     late.fault = comm_fault::timeout;
     late.operation = what;
     late.message = "not all ranks of the communicator have come within " +
                    std::to_string(std::chrono::duration<double>(timeout).count()) + " s";
     late.here = at;
-    late.seconds_waited = std::chrono::duration<double>(clock::now() - start).count();
+    late.seconds_waited = std::chrono::duration<double>(time_by(time) - start).count();
     throw comm_error(std::move(late));
   }
 }
