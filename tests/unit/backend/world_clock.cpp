@@ -17,6 +17,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/processes.hpp"
 #include "belay/device/host_stream.hpp"
+#include "test_length.hpp"
 #include "unit/backend/hand_clock.hpp"
 #include "unit/backend/test_world.hpp"
 
@@ -100,7 +101,7 @@ TEST_CASE("a shrink leaves a thread behind when the stall limit has passed by th
     if (rank.number() == 1) {
       std::this_thread::sleep_for(some_slices);  // the other is about to ask
       CHECK_FALSE(survives);
-      clock.move(limit + 1s);
+      const moving_on fast(clock);
       CHECK(soon([&] { return survives.load(); }));
     } else {
       const belay::host::rank left = rank.shrink();
@@ -111,7 +112,8 @@ TEST_CASE("a shrink leaves a thread behind when the stall limit has passed by th
   CHECK(std::chrono::steady_clock::now() - begun < 60s);
 }
 
-TEST_CASE("ranks that are processes go by a clock that lies in memory which they share") {
+TEST_CASE("ranks that are processes go by a clock that lies in memory which they share" *
+          doctest::skip(threads_are_sanitized)) {
   const std::shared_ptr<hand_clock> clock = shared_hand_clock();
   const auto begun = std::chrono::steady_clock::now();
   const processes ranks(3, {.timeout = limit, .clock = clock.get()});
@@ -169,8 +171,10 @@ TEST_CASE("who connects and says nothing is dropped, and who gets no answer give
   clock.move(limit - 1s);
   std::this_thread::sleep_for(some_slices);
   CHECK_FALSE(gave_up);
-  clock.move(2s);
-  silent.join();
+  {
+    const moving_on fast(clock);
+    silent.join();
+  }
   CHECK(end.timed_out);
   CHECK(end.message.find("no answer of the coordinator") != std::string::npos);
   CHECK(end.waited >= 600);
@@ -205,10 +209,8 @@ TEST_CASE("a stream's work, and what a started operation comes after, are late b
       clock.move(limit - 1s);
       std::this_thread::sleep_for(some_slices);
       too_early = !waits;
-      while (waits) {
-        clock.move(2s);
-        std::this_thread::sleep_for(10ms);
-      }
+      const moving_on fast(clock);
+      waits.wait(true);
     });
     world(1, {.timeout = limit, .clock = &clock}).run([&](belay::host::rank& self) {
       belay::host_stream compute({belay::stream_policy::queued, nullptr, starts ? nullptr : self.watch()}, 0);
@@ -220,6 +222,7 @@ TEST_CASE("a stream's work, and what a started operation comes after, are late b
           compute.synchronize();
       });
       waits = false;
+      waits.notify_all();
       released = true;
       released.notify_all();
     });
