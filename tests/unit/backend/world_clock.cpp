@@ -4,6 +4,7 @@
 // so, in no time of the machine, and not before.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -195,6 +196,26 @@ TEST_CASE("who connects and says nothing is dropped, and who gets no answer give
   clock.move(2s);
   serve();
   CHECK_FALSE(is_open());
+}
+
+TEST_CASE("a launched rank waits for its launcher's token and rank 0's file by its own clock") {
+  hand_clock clock;
+  const auto begun = std::chrono::steady_clock::now();
+  int pipe[2];
+  REQUIRE(::pipe(pipe) == 0);
+  const belay::unique_fd nobody_writes(pipe[1]);
+  const belay::launcher_environment second{.launcher = "torchrun", .rank = 1, .size = 2};
+  const auto until = clock.now() + limit;
+  const moving_on fast(clock);
+  CHECK_THROWS_WITH_AS(static_cast<void>(client::token_from_descriptor(pipe[0], until, {}, &clock)),
+                       doctest::Contains("no token came before the timeout"), belay::file_error);
+  CHECK(clock.now() >= until);
+  const auto later = clock.now() + limit;
+  const late_call end = end_of([&] { static_cast<void>(bootstrap_file::find(second, later, {}, &clock)); });
+  CHECK(end.timed_out);
+  CHECK(end.culprits == std::vector<int>{0});
+  CHECK(clock.now() >= later);
+  CHECK(std::chrono::steady_clock::now() - begun < 60s);
 }
 
 TEST_CASE("a stream's work, and what a started operation comes after, are late by the clock of the rank's world") {
