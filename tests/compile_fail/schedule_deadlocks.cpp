@@ -11,7 +11,7 @@ using schedule::payload;
 struct hand_written {
   static constexpr std::string_view name = "hand-written";
   template <class Out>
-  constexpr void operator()(Out& out, schedule::position at) const {
+  constexpr void operator()(Out& out, schedule::rank_position at) const {
     // Two micro-batches on two stages; both neighbours would send before they receive.
     if (at.first()) {
       out(action::compute(action_kind::forward, 0));

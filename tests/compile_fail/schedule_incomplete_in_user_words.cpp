@@ -11,7 +11,7 @@ using schedule::payload;
 struct hand_written {
   static constexpr std::string_view name = "hand-written";
   template <class Out>
-  constexpr void operator()(Out& out, schedule::position at) const {
+  constexpr void operator()(Out& out, schedule::rank_position at) const {
     for (std::size_t i = 0; i < at.micro_batches; ++i) {
       out(action::compute(action_kind::forward, i));
 #ifdef BELAY_BROKEN

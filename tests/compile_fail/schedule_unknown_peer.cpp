@@ -11,10 +11,10 @@ using schedule::payload;
 struct hand_written {
   static constexpr std::string_view name = "hand-written";
   template <class Out>
-  constexpr void operator()(Out& out, schedule::position at) const {
+  constexpr void operator()(Out& out, schedule::rank_position at) const {
     out(action::compute(action_kind::forward, 0));
 #ifdef BELAY_BROKEN
-    out(action::exchange().send(payload::activation, 0, at.stage + 1));
+    out(action::exchange().send(payload::activation, 0, at.rank + 1));
 #endif
     out(action::compute(action_kind::backward, at.micro_batches - 1));
   }

@@ -11,7 +11,7 @@ using schedule::payload;
 struct hand_written {
   static constexpr std::string_view name = "hand-written";
   template <class Out>
-  constexpr void operator()(Out& out, schedule::position at) const {
+  constexpr void operator()(Out& out, schedule::rank_position at) const {
     if (at.first()) {
       out(action::compute(action_kind::forward, 0));
       out(action::exchange().send(payload::activation, 0, 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
-// schedule ends although transfers are not buffered, and how many micro-batches a stage keeps at most. One function
+// schedule ends although transfers are not buffered, and how many chunks a rank keeps at most. One function
 // serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
 // practical size fit the compilers' default constexpr limits.
 //
@@ -72,14 +72,15 @@ enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data,
 /// The value of a number that does not apply to a fault.
 inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
+/// The first fault of a table. `action` is the index in the list of the rank that holds the stage, `nowhere` where
+/// something is absent.
 struct fault {
-  /// Kind, stage, micro-batch, and place in the stage's list.
+  /// Kind, stage, micro-batch, and place in the rank's list.
   fault_kind kind = fault_kind::none;
   std::size_t stage = nowhere;
   std::size_t micro_batch = nowhere;
   std::size_t action = nowhere;
-  /// For transfers only: tensor, direction and peer.
+  /// For transfers only: tensor, direction, and the stage at the other end; of a `route_unknown` the rank there.
   payload what = payload::activation;
   transfer_direction direction = transfer_direction::send;
   std::size_t peer = nowhere;
@@ -95,15 +96,15 @@ struct fault {
 
 namespace schedule {
 
-/// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
-template <class PerStage>
+/// The result of a proof. `PerRank` is std::array for tables of fixed size, std::vector otherwise.
+template <class PerRank>
 struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
   bool deadlock_free = false;  // the schedule ends although a send waits for its receive
-  PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
-  std::size_t peak = 0;         // the largest of them
-  fault reason;                 // the first fault, or fault_kind::none
+  PerRank peak_activations{};  // per rank: most chunks between forward and (weight) gradient at one time
+  std::size_t peak = 0;        // the largest of them
+  fault reason;                // the first fault, or fault_kind::none
 
   /// Whether the schedule runs.
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
@@ -114,7 +115,7 @@ template <any_table Table>
 class prover {
  public:
   using storage = typename Table::storage;
-  using peaks = typename storage::template per_stage<std::size_t>;
+  using peaks = typename storage::template per_rank<std::size_t>;
 
   /// The table outlives it.
   explicit constexpr prover(const Table& table)
@@ -126,19 +127,22 @@ class prover {
                storage::template each_cell<moved_batch>(stages_, micro_batches_),
                storage::template each_cell<moved_batch>(stages_, micro_batches_),
                storage::template each_cell<moved_batch>(stages_, micro_batches_)},
-        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
-    result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
+        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)),
+        next_(storage::template each_stage<std::array<std::uint32_t, 2>>(stages_)) {
+    result_.peak_activations = storage::template each_rank<std::size_t>(table.ranks());
   }
 
   /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
-    for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
+    for (std::size_t rank = 0; rank < table_.ranks(); ++rank) walk(rank);
+    for (std::size_t stage = 0; stage < stages_; ++stage) expect_all(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
+      if (table_.rank_of(stage) == table_.rank_of(stage + 1)) continue;
       compare(stage, payload::activation, stage + 1);
       compare(stage + 1, payload::gradient, stage);
     }
     if (well_formed_) {
-      play_state<storage> state(stages_);
+      play_state<storage> state(table_.ranks(), stages_);
       no_visitor nobody;
       result_.deadlock_free = play(table_, state, nobody);
       if (!result_.deadlock_free) name_waiting(state);
@@ -176,35 +180,39 @@ class prover {
     if (known == fault_class::none || class_of(found.kind) < known) result_.reason = found;
   }
 
-  constexpr void walk(std::size_t stage) {
-    const std::span<const action> list = table_.actions(stage);
+  constexpr void walk(std::size_t rank) {
+    const std::span<const action> list = table_.actions(rank);
     const action* const actions = list.data();
     const std::size_t size = list.size();
-    std::uint8_t* const done = done_.data() + stage * micro_batches_;
+    const std::size_t chunks = table_.chunks();
     std::size_t live = 0;
     std::size_t peak = 0;
-    std::size_t next_input = 0;  // the lowest micro-batch that may come next
-    std::size_t next_weight = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const action& now = actions[i];
       if (now.kind == action_kind::exchange) {
-        walk_group(stage, now, i, done);
+        walk_group(rank, now, i);
         continue;
       }
       const std::size_t batch = now.micro_batch;
-      if (batch >= micro_batches_ || now.chunk != 0) {
-        const bool unknown = batch >= micro_batches_;
-        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+      if (now.chunk >= chunks) {
+        note({fault_kind::chunk_unknown, table_.stage(rank, 0), batch, i});
         continue;
       }
-      const std::uint8_t before = done[batch];
+      const std::size_t stage = table_.stage(rank, now.chunk);
+      if (batch >= micro_batches_) {
+        note({fault_kind::micro_batch_unknown, stage, batch, i});
+        continue;
+      }
+      std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
+      const std::uint8_t before = *done;
       if (now.kind == action_kind::forward) {
         if (before & forward_done) {
           note({fault_kind::forward_twice, stage, batch, i});
           continue;
         }
-        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
-        done[batch] = before | forward_done;
+        if (stage > 0 && !has_input(rank, before, received_activation, done - micro_batches_, stage - 1, forward_done))
+          note({fault_kind::forward_before_receive, stage, batch, i});
+        *done = before | forward_done;
         ++live;
         if (live > peak) peak = live;
         continue;
@@ -220,19 +228,32 @@ class prover {
       } else if (weight) {
         --live;
       }
-      if ((input && batch < next_input) || (weight && batch < next_weight)) {
+      std::uint32_t* const next = next_.data()[stage].data();  // the lowest micro-batches that may come next
+      if ((input && batch < next[0]) || (weight && batch < next[1])) {
         note({fault_kind::backward_out_of_order, stage, batch, i});
       }
-      if (input && stage + 1 < stages_ && !(before & received_gradient)) {
+      if (input && stage + 1 < stages_ &&
+          !has_input(rank, before, received_gradient, done + micro_batches_, stage + 1, input_gradient_done)) {
         note({fault_kind::backward_before_receive, stage, batch, i});
       }
-      if (input) next_input = batch + 1;
-      if (weight) next_weight = batch + 1;
-      done[batch] =
+      if (input) next[0] = static_cast<std::uint32_t>(batch + 1);
+      if (weight) next[1] = static_cast<std::uint32_t>(batch + 1);
+      *done =
           static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
     }
-    result_.peak_activations[stage] = peak;
+    result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Whether a compute has what it takes: received, or made by the neighbouring stage, where the rank has that too.
+  [[nodiscard]] constexpr bool has_input(std::size_t rank, std::uint8_t own, std::uint8_t received,
+                                         const std::uint8_t* neighbour, std::size_t neighbour_stage,
+                                         std::uint8_t made) const {
+    return (own & received) != 0 || (table_.rank_of(neighbour_stage) == rank && (*neighbour & made) != 0);
+  }
+
+  constexpr void expect_all(std::size_t stage) {
+    const std::uint8_t* const done = done_.data() + stage * micro_batches_;
     for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
       const std::uint8_t did = done[batch];
       if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
@@ -243,39 +264,43 @@ class prover {
     }
   }
 
-  constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
+  constexpr void walk_group(std::size_t rank, const action& now, std::size_t index) {
     if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
-      note({fault_kind::group_size, stage, nowhere, index});
+      note({fault_kind::group_size, table_.stage(rank, 0), nowhere, index});
       return;
     }
     const transfer* const group = now.group.data();
     for (std::size_t i = 0; i < now.transfer_count; ++i) {
       const transfer& moved = group[i];
       const std::size_t batch = moved.micro_batch;
-      const bool sends = moved.direction == transfer_direction::send;
-      const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
-      const std::size_t peer = up ? stage + 1 : stage - 1;
+      if (moved.chunk >= table_.chunks()) {
+        note({fault_kind::chunk_unknown, table_.stage(rank, 0), batch, index});
+        continue;
+      }
+      const std::size_t stage = table_.stage(rank, moved.chunk);
+      const std::size_t partner = partner_stage(moved, stage);
+      const std::size_t end = own_end(moved);
+      std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
       fault_kind wrong = fault_kind::none;
       if (batch >= micro_batches_) {
         wrong = fault_kind::micro_batch_unknown;
-      } else if (moved.chunk != 0) {
-        wrong = fault_kind::chunk_unknown;
-      } else if (moved.peer != peer || peer >= stages_) {
+      } else if (partner >= stages_ || moved.peer == rank || moved.peer != table_.rank_of(partner)) {
         wrong = fault_kind::route_unknown;
-      } else if (done[batch] & bit(own_end(moved))) {
+      } else if (*done & bit(end)) {
         wrong = fault_kind::transfer_twice;
       }
       if (wrong != fault_kind::none) {
-        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({wrong, stage, batch, index, moved.what, moved.direction,
+              wrong == fault_kind::transfer_twice ? partner : moved.peer});
         continue;
       }
-      if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
+      const bool sends = moved.direction == transfer_direction::send;
+      if (sends && !(*done & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
+        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, partner});
       }
-      const std::size_t end = own_end(moved);
-      done[batch] |= bit(end);
-      order_[end].data()[stage * micro_batches_ + moved_[stage].data()[end]++] = {moved.micro_batch,
-                                                                                  static_cast<std::uint32_t>(index)};
+      *done |= bit(end);
+      order_[end].data()[stage * micro_batches_ + moved_.data()[stage].data()[end]++] = {
+          moved.micro_batch, static_cast<std::uint32_t>(index)};
     }
   }
 
@@ -303,15 +328,16 @@ class prover {
     }
   }
 
-  // Reports the first stage that is blocked, and the first of its transfers without a partner.
+  // Reports the first rank that is blocked, and the first of its transfers without a partner.
   constexpr void name_waiting(const play_state<storage>& state) {
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      const std::span<const action> list = table_.actions(stage);
-      const std::size_t at = state.next[stage];
+    for (std::size_t rank = 0; rank < table_.ranks(); ++rank) {
+      const std::span<const action> list = table_.actions(rank);
+      const std::size_t at = state.next[rank];
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
-        if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
+        const std::size_t stage = table_.stage(rank, moved.chunk), partner = partner_stage(moved, stage);
+        if (state.posted[stage][own_end(moved)] <= state.posted[partner][partner_end(moved)]) continue;
+        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, partner});
         return;
       }
     }
@@ -326,6 +352,7 @@ class prover {
   typename storage::template per_cell<std::uint8_t> done_;
   std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
+  typename storage::template per_stage<std::array<std::uint32_t, 2>> next_;  // input and weight gradient that may come
   proof_result<peaks> result_;
 };
 

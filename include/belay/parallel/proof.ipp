@@ -19,7 +19,8 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
   switch (found.kind) {
     case fault_kind::none: return "";
     case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
-    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
+    case fault_kind::chunk_unknown:
+      return "the rank of " + stage + " names a chunk that it does not hold, for " + batch + at;
     case fault_kind::route_unknown:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
              ", but activations go to the next stage and gradients to the one before" + at;

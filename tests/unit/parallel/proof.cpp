@@ -31,7 +31,7 @@ static_assert(belay::proof(f1b1).peak == 8 && belay::proof(all_then_all).peak ==
 struct zero_bubble_like {
   static constexpr std::string_view name = "split";
   template <class Out>
-  constexpr void operator()(Out& out, schedule::position at) const {
+  constexpr void operator()(Out& out, schedule::rank_position at) const {
     for (std::size_t i = 0; i < at.micro_batches; ++i) out(action::compute(action_kind::forward, i));
     for (std::size_t i = 0; i < at.micro_batches; ++i) out(action::compute(action_kind::input_gradient, i));
     for (std::size_t i = 0; i < at.micro_batches; ++i) out(action::compute(action_kind::weight_gradient, i));
@@ -43,8 +43,8 @@ using lists = std::vector<std::vector<action>>;
 
 lists lists_of(const schedule::dynamic_table& table) {
   lists all;
-  for (std::size_t stage = 0; stage < table.stages(); ++stage) {
-    all.emplace_back(table.actions(stage).begin(), table.actions(stage).end());
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    all.emplace_back(table.actions(rank).begin(), table.actions(rank).end());
   }
   return all;
 }

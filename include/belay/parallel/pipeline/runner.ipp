@@ -103,8 +103,10 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
       elements_(elements),
       boundary_(boundary.begin(), boundary.end()),
       received_(2 * table_.micro_batches()) {
-  if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
-    throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
+  if (table_.chunks() != 1)
+    throw usage_error("this runner has one stage on each rank: use a schedule of one chunk", at);
+  if (static_cast<std::size_t>(group_.size()) != table_.ranks()) {
+    throw usage_error("a schedule of " + std::to_string(table_.ranks()) + " stages runs on as many ranks, not " +
                           std::to_string(group_.size()),
                       at);
   }

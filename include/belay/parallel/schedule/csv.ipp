@@ -3,42 +3,151 @@
 // Reads a schedule from its table.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "belay/parallel/schedule/csv.hpp"
+#include "belay/parallel/schedule/rules.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
 BELAY_DECL dynamic_table csv_reader::read() {
   next_row();
-  if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
+  const std::string_view front = trimmed(line_.substr(0, line_.find(',')));
+  if (!front.empty() && (front.front() == '(' || (front.front() >= '0' && front.front() <= '9')))
+    return read_computes();
+  const std::string_view format = next_cell();
+  const bool placed = format == "belay-schedule 2";
+  if (!placed && format != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
   std::string name(next_cell());
   if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
-  const std::size_t stages = size("the number of stages", most_stages);
+  const std::size_t ranks = size("the number of stages", most_stages);
   const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
-  if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
-  if (more_cells_) refuse("the first row ends after the number of micro-batches");
+  const std::size_t chunks = placed ? size("the number of chunks", most_stages) : 1;
+  if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
+    refuse("stages times micro-batches must not exceed 16777216");
+  const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
+  if (more_cells_) refuse(placed ? "the first row ends after the placement" : "the first row ends after the number of "
+                                                                              "micro-batches");
+  return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
+}
+
+BELAY_DECL std::vector<std::size_t> csv_reader::read_placement(std::size_t ranks, std::size_t chunks) {
+  std::string_view text = next_cell();
+  std::vector<std::size_t> stages;
+  std::vector<bool> held(ranks * chunks);
+  const bool turns = text == "v", known = turns || text == "loop";
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      std::size_t stage = turns ? stage_in_v(rank, chunk, ranks) : stage_in_loop(rank, chunk, ranks);
+      if (!known && ((chunk > 0 && !take(text, ' ')) || (chunk == 0 && rank > 0 && !take(text, ';')) ||
+                     !take_number(text, ranks * chunks - 1, stage) || held[stage]))
+        refuse("'" + shown() + "' is no placement; expected loop, v, or each stage once, by rank: 0 3;1 2");
+      held[stage] = true;
+      stages.push_back(stage);
+    }
+  }
+  if (!known && !text.empty()) refuse("'" + shown() + "' is no placement; it lists more stages than there are");
+  return stages;
+}
+
+BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
+                                               std::size_t chunks, const std::vector<std::size_t>& stages) {
   std::vector<action> actions;
   std::vector<std::size_t> offsets(1);
-  for (std::size_t stage = 0; stage < stages; ++stage) {
+  bool exchanges = false;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (rest_.empty()) {
       ++row_;
       column_ = 1;
-      refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
-             std::to_string(stages) + " stages");
+      refuse("the row of stage " + std::to_string(rank) + " is missing; the first row announces " +
+             std::to_string(ranks) + " stages");
     }
     next_row();
     if (trimmed(line_).empty()) more_cells_ = false;
-    while (more_cells_) actions.push_back(parse(next_cell()));
+    while (more_cells_) {
+      actions.push_back(parse(next_cell()));
+      exchanges = exchanges || actions.back().is_exchange();
+    }
     offsets.push_back(actions.size());
   }
   while (!rest_.empty()) {
     next_row();
     if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
   }
-  return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) {
+    return stages.empty() ? rank : stages[rank * chunks + chunk];
+  };
+  dynamic_table table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), chunks, stage_of);
+  return exchanges || ranks == 1 ? std::move(table) : with_exchanges(table);
+}
+
+BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
+  std::string_view rest = text;
+  const bool pair = take(rest, '(');
+  do {
+    stage_compute next{};
+    if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
+    const std::size_t kind = std::string_view("FBIW").find(rest.front());
+    if (kind == std::string_view::npos) refuse_compute();
+    rest.remove_prefix(1);
+    std::size_t micro_batch = 0;
+    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
+    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    into.push_back(next);
+  } while (pair && take(rest, ';'));
+  if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
+}
+
+BELAY_DECL dynamic_table csv_reader::read_computes() {
+  std::vector<std::vector<stage_compute>> rows;
+  std::size_t stages = 0, micro_batches = 0;
+  while (true) {
+    if (!trimmed(line_).empty()) {
+      std::vector<stage_compute>& row = rows.emplace_back();
+      while (more_cells_) {
+        const std::string_view cell = next_cell();
+        if (!cell.empty()) parse_computes(cell, row);
+      }
+      for (const stage_compute& each : row) {
+        stages = std::max(stages, each.stage + 1);
+        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
+      }
+    }
+    if (rest_.empty()) break;
+    next_row();
+  }
+  const std::size_t chunks = stages / rows.size();
+  if (stages % rows.size() != 0 || stages * micro_batches > most_cells)
+    refuse("the table names " + std::to_string(stages) + " stages in " + std::to_string(rows.size()) +
+           " rows: each rank holds as many stages as any other");
+  std::vector<std::size_t> placed;  // by rank: its stages in rising order
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  std::vector<std::size_t> holder(stages, rows.size());
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    for (const stage_compute& each : rows[rank]) {
+      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
+        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
+      holder[each.stage] = rank;
+    }
+    for (std::size_t stage = 0; stage < stages; ++stage)
+      if (holder[stage] == rank) placed.push_back(stage);
+    if (placed.size() != (rank + 1) * chunks)
+      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
+                           std::to_string(chunks));
+    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
+    for (stage_compute each : rows[rank]) {
+      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
+      actions.push_back(each.made);
+    }
+    offsets.push_back(actions.size());
+  }
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
+  return with_exchanges(dynamic_table("csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks,
+                                      stage_of));
 }
 
 BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {
@@ -78,6 +187,15 @@ BELAY_DECL void csv_reader::refuse_cell() const {
   refuse("'" + shown() +
          "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
          "as SA0>1 or SA1>1+RG0<1");
+}
+
+BELAY_DECL void csv_reader::refuse_compute() const {
+  refuse("'" + shown() + "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
+         "such as (0F1;3B0)OVERLAP_F_B");
+}
+
+BELAY_DECL void csv_reader::refuse_row(std::size_t rank, const std::string& why) const {
+  throw input_error("schedule CSV, row of rank " + std::to_string(rank) + ": " + why, at_);
 }
 
 BELAY_DECL std::string csv_reader::shown() const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Plays a table: every stage walks its list, and leaves a group of transfers when each of them has met its partner.
-// The proof tests whether all stages reach their end; the timeline adds a clock to the same walk. Each action is
+// Plays a table: every rank walks its list, and leaves a group of transfers when each of them has met its partner.
+// Every edge, from a stage to the next or the one before, has its own order. The proof tests whether all ranks reach
+// their end; the timeline adds a clock to the same walk. Each action is
 // visited once and each transfer met once, so that a compiler can play a table in a static_assert.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
@@ -17,19 +18,19 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The state of a walk, per stage. It is made once per table; `play` resets it and allocates nothing.
+/// The state of a walk. It is made once per table; `play` resets it and allocates nothing.
 template <class Storage>
 struct play_state {
-  explicit constexpr play_state(std::size_t stages)
-      : next(Storage::template each_stage<std::uint32_t>(stages)),
-        unmet(Storage::template each_stage<std::uint32_t>(stages)),
-        ready(Storage::template each_stage<std::uint32_t>(stages)),
+  constexpr play_state(std::size_t ranks, std::size_t stages)
+      : next(Storage::template each_rank<std::uint32_t>(ranks)),
+        unmet(Storage::template each_rank<std::uint32_t>(ranks)),
+        ready(Storage::template each_rank<std::uint32_t>(ranks)),
         posted(Storage::template each_stage<std::array<std::uint32_t, 4>>(stages)) {}
 
-  typename Storage::template per_stage<std::uint32_t> next;   // index of the stage's current action
-  typename Storage::template per_stage<std::uint32_t> unmet;  // transfers of its group still without a partner
-  typename Storage::template per_stage<std::uint32_t> ready;  // a stack of stages that can go on
-  // Transfers posted so far, by payload and direction, which determine the neighbour.
+  typename Storage::template per_rank<std::uint32_t> next;   // index of the rank's current action
+  typename Storage::template per_rank<std::uint32_t> unmet;  // transfers of its group still without a partner
+  typename Storage::template per_rank<std::uint32_t> ready;  // a stack of ranks that can go on
+  // Transfers of each stage posted so far, by payload and direction, which determine the stage at the other end.
   typename Storage::template per_stage<std::array<std::uint32_t, 4>> posted;
 };
 
@@ -38,6 +39,12 @@ struct play_state {
   return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.direction);
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
+/// The stage at the other end of a transfer of `stage`: activations go to the next one, gradients to the one before.
+/// What lies outside the pipeline wraps round to a number above all stages.
+[[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
+  const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
+  return up ? stage + 1 : stage - 1;
+}
 
 /// A visitor that does nothing.
 struct no_visitor {
@@ -47,63 +54,63 @@ struct no_visitor {
   constexpr void complete(std::size_t) noexcept {}
 };
 
-/// Walks all stages as far as possible, and returns whether every stage reached its end. The visitor is called for
-/// every compute (stage, action), every group that is posted (stage), every transfer that meets its partner (stage,
-/// stage) and every group that is complete (stage). Peers must be the neighbours that the payload implies; the proof
-/// checks that.
+/// Walks all ranks as far as possible, and returns whether every rank reached its end. The visitor is called for
+/// every compute (rank, action), every group that is posted (rank), every transfer that meets its partner (rank, rank)
+/// and every group that is complete (rank). Peers must be the ranks that the payload implies; the proof checks that.
 template <any_table Table, class Visitor>
 constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
-  const std::size_t stages = table.stages();
+  const std::size_t ranks = table.ranks();
   std::uint32_t* const next = state.next.data();
   std::uint32_t* const unmet = state.unmet.data();
   std::uint32_t* const ready = state.ready.data();
   auto* const posted = state.posted.data();
   std::size_t waiting_to_run = 0;
-  for (std::size_t stage = stages; stage-- > 0;) {
-    next[stage] = 0;
-    unmet[stage] = 0;
-    posted[stage] = {};
-    ready[waiting_to_run++] = static_cast<std::uint32_t>(stage);
+  for (std::size_t rank = ranks; rank-- > 0;) {
+    next[rank] = 0;
+    unmet[rank] = 0;
+    ready[waiting_to_run++] = static_cast<std::uint32_t>(rank);
   }
+  for (std::size_t stage = 0; stage < table.stages(); ++stage) posted[stage] = {};
   std::size_t ended = 0;
   while (waiting_to_run > 0) {
-    const std::size_t stage = ready[--waiting_to_run];
-    const std::span<const action> list = table.actions(stage);
+    const std::size_t rank = ready[--waiting_to_run];
+    const std::span<const action> list = table.actions(rank);
     const action* const actions = list.data();
     const std::size_t size = list.size();
-    std::uint32_t at = next[stage];
+    std::uint32_t at = next[rank];
     for (; at < size; ++at) {
       const action& now = actions[at];
       if (now.kind != action_kind::exchange) {
-        visitor.compute(stage, now);
+        visitor.compute(rank, now);
         continue;
       }
-      visitor.post(stage);
+      visitor.post(rank);
       const transfer* const group = now.group.data();
       std::uint32_t missing = 0;
       for (std::size_t i = 0; i < now.transfer_count; ++i) {
         const std::size_t peer = group[i].peer;
+        const std::size_t stage = table.stage(rank, group[i].chunk);
         const std::uint32_t number = posted[stage].data()[own_end(group[i])]++;
-        if (posted[peer].data()[partner_end(group[i])] <= number) {
+        if (posted[partner_stage(group[i], stage)].data()[partner_end(group[i])] <= number) {
           ++missing;
           continue;
         }
         // The partner has posted earlier and waits in that group.
-        visitor.meet(stage, peer);
+        visitor.meet(rank, peer);
         if (--unmet[peer] == 0) {
           visitor.complete(peer);
           ++next[peer];
           ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
         }
       }
-      unmet[stage] = missing;
+      unmet[rank] = missing;
       if (missing > 0) break;
-      visitor.complete(stage);
+      visitor.complete(rank);
     }
-    next[stage] = at;
+    next[rank] = at;
     ended += at == size;
   }
-  return ended == stages;
+  return ended == ranks;
 }
 
 }  // namespace schedule

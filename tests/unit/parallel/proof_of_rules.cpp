@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Every rule's table is proven: while compiling, as a user does it, and at run time for every size, fewer micro-batches
+// than ranks included. A plain simulator judges its time where no formula is known.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule.hpp"
+#include "unit/parallel/support/closed_forms.hpp"
+#include "unit/parallel/support/naive_timeline.hpp"
+
+namespace schedule = belay::schedule;
+using schedule::ticks;
+using test::units;
+
+namespace {
+
+// Tables that a user proves, of each rule, within default limits.
+template <auto Rule>
+constexpr bool is_proven = belay::proof(schedule::generate<Rule, 8, 32>()).valid();
+static_assert(is_proven<schedule::interleaved_rule{2}>);
+static_assert(is_proven<schedule::interleaved_rule{3}>);
+static_assert(is_proven<schedule::breadth_first_rule{2}>);
+static_assert(is_proven<schedule::interleaved_zero_bubble_rule{2}>);
+static_assert(is_proven<schedule::zb_h1_rule{}>);
+static_assert(is_proven<schedule::zb_h2_rule{}>);
+static_assert(is_proven<schedule::zb_v_rule{}>);
+static_assert(is_proven<schedule::dualpipe_v_rule{}>);
+static_assert(is_proven<schedule::v_half_rule{}>);
+static_assert(is_proven<schedule::v_min_rule{}>);
+
+// Calls `see(rule)` for each rule.
+template <class See>
+void for_each_rule(const See& see) {
+  see(schedule::gpipe_rule{}, "gpipe");
+  see(schedule::one_f_one_b_rule{}, "1f1b");
+  for (std::size_t chunks = 1; chunks <= 4; ++chunks) {
+    see(schedule::interleaved_rule{chunks}, "interleaved:" + std::to_string(chunks));
+    see(schedule::breadth_first_rule{chunks}, "bfs:" + std::to_string(chunks));
+    see(schedule::interleaved_zero_bubble_rule{chunks}, "interleaved-zb:" + std::to_string(chunks));
+  }
+  see(schedule::zb_h1_rule{}, "zb-h1");
+  see(schedule::zb_h2_rule{}, "zb-h2");
+  see(schedule::zb_v_rule{}, "zb-v");
+  see(schedule::dualpipe_v_rule{}, "dualpipe-v");
+  see(schedule::v_half_rule{}, "v-half");
+  see(schedule::v_min_rule{}, "v-min");
+}
+
+}  // namespace
+
+TEST_CASE("every table of every size is proven, ends without a buffer, and takes what a plain simulator says") {
+  for_each_rule([](const auto& rule, const std::string& name) {
+    for (std::size_t p = 1; p <= 7; ++p) {
+      for (std::size_t m = schedule::least_micro_batches(rule, p); m <= 17; ++m) {
+        CAPTURE(name);
+        CAPTURE(p);
+        CAPTURE(m);
+        const auto table = schedule::generate(rule, p, m);
+        const auto proven = belay::proof(table);
+        REQUIRE_MESSAGE(proven.valid(), belay::explain(proven.reason));
+        const auto found = schedule::cost_of(table, schedule::equal_costs{{3, 2, 4}, 1});
+        const auto judged = test::naive_timeline(table, 3, 2, 4, 1);
+        REQUIRE(judged.ended);
+        REQUIRE(found.total == judged.total);
+        REQUIRE(found.longest == judged.longest);
+        REQUIRE(found.peak == judged.peak);
+        REQUIRE(proven.peak == judged.peak);
+      }
+    }
+  });
+}
+
+TEST_CASE("with aligned times no rank waits for a meeting: the table takes its closed form though nothing is buffered") {
+  for (const std::size_t p : {2U, 3U, 4U, 8U}) {
+    const auto expect = [&](const auto& rule) {
+      const auto table = schedule::generate(rule, p, 4 * p);
+      const std::vector<ticks> forward(table.stages(), 1), backward(table.stages(), 2);
+      schedule::timeline_player<schedule::dynamic_table, ticks> player(table);
+      CAPTURE(table.name());
+      CAPTURE(p);
+      CHECK(player.play(forward, backward).total == schedule::cost_of(table, units).total);
+    };
+    expect(schedule::gpipe_rule{});
+    expect(schedule::one_f_one_b_rule{});
+    expect(schedule::breadth_first_rule{2});
+    expect(schedule::interleaved_zero_bubble_rule{2});
+    expect(schedule::zb_h1_rule{});
+    expect(schedule::zb_h2_rule{});
+    expect(schedule::zb_v_rule{});
+    expect(schedule::v_half_rule{});
+    expect(schedule::v_min_rule{});
+  }
+}
