@@ -110,6 +110,7 @@ template class async_stream<host::world_status>;
 #include "belay/parallel/pipeline/runner.ipp"
 #include "belay/parallel/proof.ipp"
 #include "belay/parallel/schedule/csv.ipp"
+#include "belay/parallel/schedule/timeline.ipp"
 #include "belay/parallel/vote.ipp"
 #include "belay/report/event_file.ipp"
 #include "belay/report/output.ipp"

@@ -117,9 +117,10 @@ class prover {
   using storage = typename Table::storage;
   using peaks = typename storage::template per_rank<std::size_t>;
 
-  /// The table outlives it.
-  explicit constexpr prover(const Table& table)
+  /// The table outlives it. Tensors travel as `by` says.
+  explicit constexpr prover(const Table& table, transport by = {})
       : table_(table),
+        by_(by),
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
@@ -144,7 +145,7 @@ class prover {
     if (well_formed_) {
       play_state<storage> state(table_.ranks(), stages_);
       no_visitor nobody;
-      result_.deadlock_free = play(table_, state, nobody);
+      result_.deadlock_free = play(table_, state, nobody, by_);
       if (!result_.deadlock_free) name_waiting(state);
     }
     result_.complete = well_formed_ && complete_;
@@ -336,7 +337,8 @@ class prover {
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
         const std::size_t stage = table_.stage(rank, moved.chunk), partner = partner_stage(moved, stage);
-        if (state.posted[stage][own_end(moved)] <= state.posted[partner][partner_end(moved)]) continue;
+        const std::size_t room = moved.direction == transfer_direction::send ? by_.depth : 0;
+        if (state.posted[stage][own_end(moved)] <= state.posted[partner][partner_end(moved)] + room) continue;
         note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, partner});
         return;
       }
@@ -344,6 +346,7 @@ class prover {
   }
 
   const Table& table_;
+  transport by_;
   std::size_t stages_;
   std::size_t micro_batches_;
   bool well_formed_ = true;
@@ -396,10 +399,11 @@ struct peak_within {
 }  // namespace schedule
 
 /// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
-/// in a static_assert: `static_assert(belay::proof(table).complete)`.
+/// in a static_assert: `static_assert(belay::proof(table).complete)`. Without `by` nothing is buffered, and the
+/// exchanges of a rank run one after the other: what runs so runs with any transport.
 template <schedule::any_table Table>
-[[nodiscard]] constexpr auto proof(const Table& table) {
-  return schedule::prover<Table>(table).run();
+[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {}) {
+  return schedule::prover<Table>(table, by).run();
 }
 
 /// True, or a compile error with a sentence that says what to change. `Table` has static storage:

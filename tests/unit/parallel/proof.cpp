@@ -293,3 +293,38 @@ TEST_CASE("no single deletion, doubling or exchange of neighbours in a proven ta
     }
   }
 }
+
+TEST_CASE("two sends that cross wait for ever in one queue a rank, and not where each edge has its own (PyTorch 172668)") {
+  // Two ranks of two stages in a loop. Rank 0 sends what stage 0 made of micro-batch 1, and then receives for stage 2
+  // what rank 1 sends of micro-batch 0, before it receives.
+  const auto to = [](payload what, std::size_t batch, std::size_t peer, std::size_t chunk) {
+    return action::exchange().send(what, batch, peer, chunk);
+  };
+  const auto from = [](payload what, std::size_t batch, std::size_t peer, std::size_t chunk) {
+    return action::exchange().receive(what, batch, peer, chunk);
+  };
+  const auto a = payload::activation, g = payload::gradient;
+  const auto f = [](std::size_t batch, std::size_t chunk) {
+    return action::compute(action_kind::forward, batch, chunk);
+  };
+  const auto b = [](std::size_t batch, std::size_t chunk) {
+    return action::compute(action_kind::backward, batch, chunk);
+  };
+  const lists crossing = {
+      {f(0, 0), to(a, 0, 1, 0), f(1, 0), to(a, 1, 1, 0), from(a, 0, 1, 1), f(0, 1), to(a, 0, 1, 1), from(a, 1, 1, 1),
+       f(1, 1), to(a, 1, 1, 1), from(g, 0, 1, 1), b(0, 1), to(g, 0, 1, 1), from(g, 1, 1, 1), b(1, 1), to(g, 1, 1, 1),
+       from(g, 0, 1, 0), b(0, 0), from(g, 1, 1, 0), b(1, 0)},
+      {from(a, 0, 0, 0), f(0, 0), to(a, 0, 0, 0), from(a, 1, 0, 0), f(1, 0), to(a, 1, 0, 0), from(a, 0, 0, 1), f(0, 1),
+       b(0, 1), to(g, 0, 0, 1), from(a, 1, 0, 1), f(1, 1), b(1, 1), to(g, 1, 0, 1), from(g, 0, 0, 0), b(0, 0),
+       to(g, 0, 0, 0), from(g, 1, 0, 0), b(1, 0), to(g, 1, 0, 0)}};
+  const auto table = schedule::make_table("crossing", 2, crossing, 2, schedule::stage_in_loop);
+  const auto stuck = belay::proof(table);
+  CHECK(stuck.complete);
+  CHECK(stuck.matched);
+  CHECK(stuck.reason.kind == fault_kind::deadlock);
+  CHECK(stuck.reason.stage == 0);
+  CHECK(stuck.reason.micro_batch == 1);
+  CHECK(belay::proof(table, {0, schedule::message_queues::one_an_edge}).valid());
+  CHECK(belay::proof(table, {1, schedule::message_queues::one_a_rank}).valid());
+  CHECK(schedule::find_depths(table, {std::vector<schedule::stage_costs>(4), 0}).to_run == 1);
+}

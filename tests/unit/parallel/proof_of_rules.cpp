@@ -95,3 +95,36 @@ TEST_CASE("with aligned times no rank waits for a meeting: the table takes its c
     expect(schedule::v_min_rule{});
   }
 }
+
+TEST_CASE("a depth of its edges at which each table takes no longer than its computes, and every table runs with none") {
+  for_each_rule([](const auto& rule, const std::string& name) {
+    for (const std::size_t p : {2U, 4U, 5U}) {
+      const auto table = schedule::generate(rule, p, 4 * p);
+      for (const auto& costs : {units, schedule::equal_costs{{3, 4, 2}, 0}, schedule::equal_costs{{5, 3, 3}, 1}}) {
+        CAPTURE(name);
+        CAPTURE(p);
+        const schedule::table_costs all{std::vector<schedule::stage_costs>(table.stages(), costs.each), costs.message()};
+        const schedule::edge_depths found = schedule::find_depths(table, all);
+        CHECK(found.to_run == 0);
+        const ticks total = schedule::cost_of(table, costs).total;
+        CHECK(schedule::time_with_depth(table, all, table.micro_batches()) == total);
+        if (found.to_reach_total == 0) continue;
+        CHECK(schedule::time_with_depth(table, all, found.to_reach_total) == total);
+        if (found.to_reach_total > 1) CHECK(schedule::time_with_depth(table, all, found.to_reach_total - 1) != total);
+      }
+    }
+  });
+}
+
+TEST_CASE("the depths that interleaved tables need at equal times are those of messages on their way") {
+  const auto depth = [](const auto& rule) {
+    const auto table = schedule::generate(rule, 8, 32);
+    return schedule::find_depths(table, {std::vector<schedule::stage_costs>(table.stages()), 0}).to_reach_total;
+  };
+  CHECK(depth(schedule::one_f_one_b_rule{}) == 0);
+  CHECK(depth(schedule::zb_v_rule{}) == 0);
+  CHECK(depth(schedule::v_min_rule{}) == 0);
+  CHECK(depth(schedule::interleaved_rule{2}) <= 3);
+  CHECK(depth(schedule::dualpipe_v_rule{}) <= 2);
+  MESSAGE("interleaved:2 ", depth(schedule::interleaved_rule{2}), ", dualpipe-v ", depth(schedule::dualpipe_v_rule{}));
+}

@@ -209,6 +209,83 @@ TEST_CASE("CSV with blanks, Windows line ends, chunks and split backwards is rea
   CHECK(schedule::from_csv(schedule::to_csv(table)) == table);
 }
 
+TEST_CASE("tables with chunks are written with their placement and read back") {
+  const auto check = [](const schedule::dynamic_table& table, const std::string& head) {
+    const std::string text = schedule::to_csv(table);
+    CHECK(text.substr(0, text.find('\n')) == head);
+    CHECK(schedule::from_csv(text) == table);
+    CHECK(schedule::to_csv(schedule::from_csv(text)) == text);
+  };
+  check(schedule::generate(schedule::interleaved_rule{3}, 2, 4), "belay-schedule 2,interleaved,2,4,3,loop");
+  check(schedule::generate(schedule::zb_v_rule{}, 3, 5), "belay-schedule 2,zb-v,3,5,2,v");
+  // Stages of one's own: rank 0 has the inner two.
+  const auto inner = [](std::size_t rank, std::size_t chunk, std::size_t) {
+    return rank == 0 ? chunk + 1 : 3 * chunk;
+  };
+  using lists = std::vector<std::vector<action>>;
+  const auto compute = [](action_kind kind, std::size_t chunk) { return action::compute(kind, 0, chunk); };
+  const auto f = action_kind::forward, b = action_kind::backward;
+  const lists computes = {{compute(f, 0), compute(f, 1), compute(b, 1), compute(b, 0)},
+                          {compute(f, 0), compute(f, 1), compute(b, 1), compute(b, 0)}};
+  const auto own = schedule::with_exchanges(schedule::make_table("own", 1, computes, 2, inner));
+  CHECK(belay::proof(own).valid());
+  check(own, "belay-schedule 2,own,2,1,2,1 2;0 3");
+  CHECK_THROWS_AS((void)schedule::make_table("twice", 1, computes, 2,
+                                             [](std::size_t, std::size_t chunk, std::size_t) { return chunk; }),
+                  belay::usage_error);
+}
+
+TEST_CASE("a table without transfers gets those that let it run") {
+  const auto table = schedule::from_csv("belay-schedule 1,1f1b,2,2\nF0,F1,B0,B1\nF0,B0,F1,B1\n");
+  CHECK(table == schedule::one_f_one_b(2, 2));
+  CHECK_THROWS_WITH_AS((void)schedule::from_csv("belay-schedule 1,x,2,2\nF0,F1,B0,B1\nB0,F0,B1,F1\n"),
+                       doctest::Contains("wait for each other"), belay::usage_error);
+}
+
+TEST_CASE("a table that lacks computes is left as it is: its proof names them") {
+  const auto table = schedule::from_csv("belay-schedule 1,x,2,2\nF0,F1,B0,B1\nF0,B0,F1\n");
+  CHECK(table.actions(0).size() == 4);
+  CHECK(belay::proof(table).reason.kind == schedule::fault_kind::backward_missing);
+  CHECK(holds(refusal("65535F1048575\n0F0\n"), "must not exceed"));
+}
+
+TEST_CASE("PyTorch's tables of computes are read: stages, halves, waits and pairs") {
+  const auto table = schedule::from_csv("0F0,0F1,,1F0,(1F1;1I0)OVERLAP_F_B,1W0,1B1,0B0,0B1\n");
+  CHECK(table.ranks() == 1);
+  CHECK(table.chunks() == 2);
+  CHECK(table.micro_batches() == 2);
+  CHECK(table.actions(0)[4] == action::compute(action_kind::input_gradient, 0, 1));
+  CHECK(belay::proof(table).valid());
+
+  // What PyTorch writes of ZB-V of two ranks: stages 0 and 3, 1 and 2.
+  std::string text;
+  const auto v = schedule::generate(schedule::zb_v_rule{}, 2, 4);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (const action& next : v.actions(rank)) {
+      if (next.is_exchange()) continue;
+      text += std::to_string(v.stage(rank, next.chunk)) + "FBIW"[static_cast<int>(next.kind)] +
+              std::to_string(next.micro_batch) + ",";
+    }
+    text += "\n";
+  }
+  CHECK(schedule::from_csv(text) == v);
+
+  // Backwards in falling order, as PyTorch's looped schedule has them, would add gradients in another order.
+  const auto falling = schedule::from_csv("0F0,0F1,0B1,0B0\n");
+  CHECK(belay::proof(falling).reason.kind == schedule::fault_kind::backward_out_of_order);
+
+  CHECK(holds(refusal("0F0,0X0\n"), "row 1, column 2: '0X0' is no compute"));
+  CHECK(holds(refusal("0F0,0SEND_F0\n"), "is no compute"));
+  CHECK(holds(refusal("0F0,0B0\n0F1\n"), "each rank holds as many stages"));
+  CHECK(holds(refusal("0F0,0B0\n0F1,1F0,1B0\n"), "row of rank 1: stage 0 is in two rows"));
+  CHECK(holds(refusal("0F0,1F0\n2F0,3F0,(2F0;3F0\n"), "row 2, column 3"));
+  CHECK(holds(refusal("0F0,1F0,2F0\n3F0\n"), "row of rank 0: the row has 3 stages, and a rank holds 2"));
+  CHECK(holds(refusal("belay-schedule 2,x,2,2,2\n"), "is no placement"));
+  CHECK(holds(refusal("belay-schedule 2,x,2,2,2,0 1;1 2\n"), "each stage once"));
+  CHECK(holds(refusal("belay-schedule 2,x,2,2,2,0 1;2 3 4\n"), "more stages than there are"));
+  CHECK(holds(refusal("belay-schedule 2,x,2,2,0,v\n"), "the number of chunks must be between 1"));
+}
+
 TEST_CASE("CSV that cannot be read is refused with row and column") {
   const std::string head = "belay-schedule 1,x,2,2\n";
   CHECK(holds(refusal(""), "row 1, column 1: expected 'belay-schedule 1'"));

@@ -100,6 +100,7 @@ class csv_reader {
   [[nodiscard]] dynamic_table read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
                                         std::size_t chunks, const std::vector<std::size_t>& stages);
   [[nodiscard]] dynamic_table read_computes();
+  [[nodiscard]] static dynamic_table connected(dynamic_table table);
   [[nodiscard]] std::vector<std::size_t> read_placement(std::size_t ranks, std::size_t chunks);
 
   static std::string_view trimmed(std::string_view text);

@@ -81,7 +81,18 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
     return stages.empty() ? rank : stages[rank * chunks + chunk];
   };
   dynamic_table table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), chunks, stage_of);
-  return exchanges || ranks == 1 ? std::move(table) : with_exchanges(table);
+  return exchanges ? std::move(table) : connected(std::move(table));
+}
+
+// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none, and
+// its proof says so.
+BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
+  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    for (const action& each : table.actions(rank))
+      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
+  }
+  return with_exchanges(table);
 }
 
 BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
@@ -103,7 +114,7 @@ BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<st
 
 BELAY_DECL dynamic_table csv_reader::read_computes() {
   std::vector<std::vector<stage_compute>> rows;
-  std::size_t stages = 0, micro_batches = 0;
+  std::size_t stages = 1, micro_batches = 1;
   while (true) {
     if (!trimmed(line_).empty()) {
       std::vector<stage_compute>& row = rows.emplace_back();
@@ -120,7 +131,8 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
     next_row();
   }
   const std::size_t chunks = stages / rows.size();
-  if (stages % rows.size() != 0 || stages * micro_batches > most_cells)
+  if (stages > most_cells / micro_batches) refuse("stages times micro-batches must not exceed 16777216");
+  if (stages % rows.size() != 0)
     refuse("the table names " + std::to_string(stages) + " stages in " + std::to_string(rows.size()) +
            " rows: each rank holds as many stages as any other");
   std::vector<std::size_t> placed;  // by rank: its stages in rising order
@@ -146,8 +158,7 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
     offsets.push_back(actions.size());
   }
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
-  return with_exchanges(dynamic_table("csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks,
-                                      stage_of));
+  return connected({"csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks, stage_of});
 }
 
 BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {

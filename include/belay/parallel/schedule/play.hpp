@@ -46,20 +46,38 @@ struct play_state {
   return up ? stage + 1 : stage - 1;
 }
 
+/// Who waits for whom: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
+/// own queue, so that exchanges without a compute between them are under way together.
+enum class message_queues : std::uint8_t { one_a_rank, one_an_edge };
+
+/// How tensors travel. A send waits for its receive, or with `depth` d for that of the d-th tensor before on its edge:
+/// so many are on their way, or lie in the receiver's memory, before they are asked for.
+struct transport {
+  std::size_t depth = 0;
+  message_queues queues = message_queues::one_a_rank;
+};
+
 /// A visitor that does nothing.
 struct no_visitor {
   constexpr void compute(std::size_t, const action&) noexcept {}
   constexpr void post(std::size_t) noexcept {}
-  constexpr void meet(std::size_t, std::size_t) noexcept {}
+  constexpr void post_transfer(std::size_t, std::size_t, std::size_t) noexcept {}
+  constexpr void meet(std::size_t, std::size_t, std::size_t) noexcept {}
+  constexpr void wake(std::size_t, std::size_t) noexcept {}
   constexpr void complete(std::size_t) noexcept {}
 };
 
 /// Walks all ranks as far as possible, and returns whether every rank reached its end. The visitor is called for
-/// every compute (rank, action), every group that is posted (rank), every transfer that meets its partner (rank, rank)
-/// and every group that is complete (rank). Peers must be the ranks that the payload implies; the proof checks that.
+/// every compute (rank, action), every group that is posted (rank), each of its transfers (rank, end, number: the
+/// tensors of an end are counted), what it meets that was posted before (rank, end, number), what waited for it (rank
+/// that waited, rank), and every group that is complete (rank). An end is four times the stage and `own_end`. Peers
+/// must be the ranks that the payload implies; the proof checks that.
 template <any_table Table, class Visitor>
-constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
+constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor,
+                    transport by = {}) {
   const std::size_t ranks = table.ranks();
+  const std::size_t depth = by.depth;
+  const bool joins = by.queues == message_queues::one_an_edge;
   std::uint32_t* const next = state.next.data();
   std::uint32_t* const unmet = state.unmet.data();
   std::uint32_t* const ready = state.ready.data();
@@ -84,27 +102,34 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
         visitor.compute(rank, now);
         continue;
       }
-      visitor.post(rank);
+      if (unmet[rank] == 0) visitor.post(rank);
       const transfer* const group = now.group.data();
       std::uint32_t missing = 0;
       for (std::size_t i = 0; i < now.transfer_count; ++i) {
-        const std::size_t peer = group[i].peer;
-        const std::size_t stage = table.stage(rank, group[i].chunk);
-        const std::uint32_t number = posted[stage].data()[own_end(group[i])]++;
-        if (posted[partner_stage(group[i], stage)].data()[partner_end(group[i])] <= number) {
+        const transfer& moved = group[i];
+        const std::size_t peer = moved.peer;
+        const std::size_t stage = table.stage(rank, moved.chunk), partner = partner_stage(moved, stage);
+        const std::size_t own = own_end(moved), other = own ^ 1U;
+        const std::size_t number = posted[stage].data()[own]++;
+        const std::size_t theirs = posted[partner].data()[other];
+        const bool sends = moved.direction == transfer_direction::send;
+        visitor.post_transfer(rank, 4 * stage + own, number);
+        if (theirs + (sends ? depth : 0) <= number)
           ++missing;
-          continue;
-        }
-        // The partner has posted earlier and waits in that group.
-        visitor.meet(rank, peer);
+        else if (!sends || number >= depth)
+          visitor.meet(rank, 4 * partner + other, sends ? number - depth : number);
+        // What waits at the other end: the receive of this tensor, or the send of the `depth`-th after it.
+        if (theirs <= number + (sends ? 0 : depth)) continue;
+        visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {
           visitor.complete(peer);
           ++next[peer];
           ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
         }
       }
-      unmet[rank] = missing;
-      if (missing > 0) break;
+      unmet[rank] += missing;
+      if (joins && at + 1 < size && actions[at + 1].kind == action_kind::exchange) continue;
+      if (unmet[rank] > 0) break;
       visitor.complete(rank);
     }
     next[rank] = at;

@@ -6,15 +6,18 @@
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule/compute_lists.hpp"
 #include "belay/parallel/schedule/play.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
@@ -51,43 +54,54 @@ struct timeline_result {
   }
 };
 
-/// A clock for `play`. `Watch(rank, action, begin, end)` is called for every compute.
-template <any_table Table, class PerRank, class Watch>
+/// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
+/// each.
+template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
 class clock_visitor {
  public:
   using time = typename PerRank::value_type;
 
-  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, PerRank& met,
-                          std::span<const time> forward, std::span<const time> backward, Watch& watch)
-      : table_(table), result_(result), met_(met), forward_(forward), backward_(backward), watch_(watch) {}
+  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
+                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
+      : micro_batches_(micro_batches),
+        result_(result),
+        met_(met),
+        posted_at_(posted_at),
+        message_(message),
+        takes_(takes),
+        watch_(watch) {}
 
   constexpr void compute(std::size_t rank, const action& now) {
-    const std::size_t stage = table_.stage(rank, now.chunk);
-    time takes = now.kind == action_kind::forward ? forward_[stage] : backward_[stage];
-    if (now.kind == action_kind::input_gradient) takes /= 2;
-    if (now.kind == action_kind::weight_gradient) takes -= takes / 2;
+    const time takes = takes_(rank, now);
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
     watch_(rank, now, begin, result_.end[rank]);
   }
   constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
-  constexpr void meet(std::size_t rank, std::size_t peer) {
-    // Both wait in their groups, so their clocks show when they posted.
-    if (result_.end[peer] > met_[rank]) met_[rank] = result_.end[peer];
-    if (result_.end[rank] > met_[peer]) met_[peer] = result_.end[rank];
+  constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
+    posted_at_[end * micro_batches_ + number] = result_.end[rank];
   }
+  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
+    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
+  }
+  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
   constexpr void complete(std::size_t rank) {
     result_.waiting[rank] += met_[rank] - result_.end[rank];
     result_.end[rank] = met_[rank];
   }
 
  private:
-  const Table& table_;
+  constexpr void not_before(std::size_t rank, time moment) {
+    if (moment > met_[rank]) met_[rank] = moment;
+  }
+
+  std::size_t micro_batches_;
   timeline_result<PerRank>& result_;
   PerRank& met_;
-  std::span<const time> forward_;
-  std::span<const time> backward_;
+  PostTimes& posted_at_;
+  time message_;
+  const Takes& takes_;
   Watch& watch_;
 };
 
@@ -105,6 +119,7 @@ class timeline_player {
     result_.busy = met_;
     result_.waiting = met_;
     result_.end = met_;
+    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
     const auto proven = proof(table);
     if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   }
@@ -113,7 +128,7 @@ class timeline_player {
   /// The times of each stage for one micro-batch. An input gradient and a weight gradient take half a backward each.
   /// The result is valid until the next call.
   constexpr const timeline_result<per_rank>& play(std::span<const Time> forward, std::span<const Time> backward,
-                                                   where at = where::current()) {
+                                                  where at = where::current()) {
     auto nobody = [](auto&&...) {};
     return play_watched(forward, backward, nobody, at);
   }
@@ -124,8 +139,8 @@ class timeline_player {
   /// one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward,
-                                                           std::span<const Time> backward, Watch& watch,
-                                                           where at = where::current()) {
+                                                          std::span<const Time> backward, Watch& watch,
+                                                          where at = where::current()) {
     const std::size_t stages = table_->stages();
     if (forward.size() != stages || backward.size() != stages) {
       throw usage_error("a timeline needs one forward time and one backward time for each of " +
@@ -133,22 +148,67 @@ class timeline_player {
                             std::to_string(backward.size()),
                         at);
     }
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const std::size_t stage = table_->stage(rank, now.chunk);
+          if (now.kind == action_kind::forward) return forward[stage];
+          if (now.kind == action_kind::backward) return backward[stage];
+          const Time half = backward[stage] / 2;
+          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
+        },
+        Time{}, {}, watch);
+  }
+
+  /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.
+  template <schedule_costs Costs>
+  constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
+    auto nobody = [](auto&&...) {};
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
+          if (now.kind == action_kind::forward) return of.forward;
+          if (now.kind == action_kind::input_gradient) return of.input_gradient;
+          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
+        },
+        costs.message(), by, nobody);
+  }
+
+ private:
+  // By end, then by number of the tensor.
+  class post_times {
+   public:
+    explicit constexpr post_times(timeline_player& of) : of_(of) {}
+    constexpr Time& operator[](std::size_t at) const {
+      const std::size_t micro_batches = of_.table_->micro_batches();
+      const std::size_t end = at / micro_batches;
+      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
+    }
+
+   private:
+    timeline_player& of_;
+  };
+
+  template <class Takes, class Watch>
+  constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
     result_.total = Time{};
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
     }
-    clock_visitor<Table, per_rank, Watch> clock(*table_, result_, met_, forward, backward, watch);
-    schedule::play(*table_, state_, clock);
+    const post_times posted_at(*this);
+    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
+                                                                         posted_at, message, takes, watch);
+    schedule::play(*table_, state_, clock, by);
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
     }
     return result_;
   }
 
- private:
   const Table* table_;
   play_state<typename Table::storage> state_;
   per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  // By own_end: when the tensors of each stage were posted.
+  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
   timeline_result<per_rank> result_;
 };
 
@@ -160,5 +220,34 @@ template <any_table Table>
   return player.play(forward_seconds, backward_seconds, at);
 }
 
+/// Costs of the stages of a table, one for each.
+struct table_costs {
+  std::vector<stage_costs> stages;
+  ticks between_ranks = 0;
+
+  [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
+  [[nodiscard]] ticks message() const noexcept { return between_ranks; }
+};
+
+/// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
+/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
+struct edge_depths {
+  std::size_t to_run = 0;
+  std::size_t to_reach_total = 0;
+};
+
+/// The time that a table takes with edges of `depth`, at least 1; -1 where it does not end.
+[[nodiscard]] BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth);
+
+/// The depths of a table. Throws usage_error where its computes wait for each other, or `costs` has not one entry for
+/// each stage.
+[[nodiscard]] BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs,
+                                                 where at = where::current());
+
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/schedule/timeline.ipp"  // IWYU pragma: export
+#endif
