@@ -23494,9 +23494,10 @@ class stage_engine {
 
 // ---- belay/parallel/schedule/table.hpp
 //
-// A table holds the actions of every stage in order. One class serves sizes known at compile time (arrays, so that the
-// table is a constexpr value) and sizes known at start-up (vectors). A *rule* writes either, so that a schedule is
-// written once, and what was proven in a static_assert is what runs.
+// A table holds the actions of every rank in order. A network is cut into stages, and a rank holds as many of them as
+// it has chunks. One class serves sizes known at compile time (arrays, so that the table is a constexpr value) and
+// sizes known at start-up (vectors). A *rule* writes either, so that a schedule is written once, and what was proven in
+// a static_assert is what runs.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -23509,22 +23510,22 @@ enum class transfer_direction : std::uint8_t { send, receive };
 /// Activations travel from a stage to the next, gradients to the one before.
 enum class payload : std::uint8_t { activation, gradient };
 
-/// One tensor going to, or coming from, the stage `peer`.
+/// One tensor going to, or coming from, the rank `peer`.
 struct transfer {
   transfer_direction direction = transfer_direction::send;
   payload what = payload::activation;
-  std::uint16_t chunk = 0;  // of the stage that owns the tensor; 0 where a stage is one chunk
+  std::uint16_t chunk = 0;  // of the rank whose list this is: what made the tensor, or what takes it
   std::uint32_t micro_batch = 0;
   std::uint32_t peer = 0;
 
   friend constexpr bool operator==(const transfer&, const transfer&) = default;
 };
 
-/// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
+/// One entry of a rank's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
 /// are posted together, and the group is complete when each of them has met its partner.
-/// The next thing that a stage does: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
-/// be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers):
-/// two neighbours that both send first, each in an action of its own, deadlock.
+/// The next thing that a rank does: compute one micro-batch of a chunk, or exchange tensors with other ranks. Transfers
+/// that must be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side
+/// buffers): two ranks that both send first, each in an action of its own, deadlock.
 struct action {
   static constexpr std::size_t most_transfers = 4;
 
@@ -23549,11 +23550,11 @@ struct action {
     return made;
   }
 
-  constexpr action& send(payload what, std::size_t batch, std::size_t to) {
-    return add(transfer_direction::send, what, batch, to);
+  constexpr action& send(payload what, std::size_t batch, std::size_t to, std::size_t of_chunk = 0) {
+    return add(transfer_direction::send, what, batch, to, of_chunk);
   }
-  constexpr action& receive(payload what, std::size_t batch, std::size_t from) {
-    return add(transfer_direction::receive, what, batch, from);
+  constexpr action& receive(payload what, std::size_t batch, std::size_t from, std::size_t for_chunk = 0) {
+    return add(transfer_direction::receive, what, batch, from, for_chunk);
   }
 
   [[nodiscard]] constexpr bool is_exchange() const noexcept { return kind == action_kind::exchange; }
@@ -23566,12 +23567,14 @@ struct action {
   friend constexpr bool operator==(const action&, const action&) = default;
 
  private:
-  constexpr action& add(transfer_direction direction, payload what, std::size_t batch, std::size_t peer) {
+  constexpr action& add(transfer_direction direction, payload what, std::size_t batch, std::size_t peer,
+                        std::size_t own_chunk) {
     if (!is_exchange()) throw usage_error("transfers belong into action::exchange(), not into a compute", {});
     if (transfer_count == most_transfers) throw usage_error("an exchange holds at most 4 transfers", {});
     transfer& added = group[transfer_count++];
     added.direction = direction;
     added.what = what;
+    added.chunk = static_cast<std::uint16_t>(own_chunk);
     added.micro_batch = static_cast<std::uint32_t>(batch);
     added.peer = static_cast<std::uint32_t>(peer);
     return *this;
@@ -23598,7 +23601,7 @@ inline constexpr std::size_t most_stages = 65'536;
 inline constexpr std::size_t most_micro_batches = 1'048'576;
 inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
 
-/// The stage whose list a rule writes, and the sizes of the schedule.
+/// A stage's place in the pipeline, and the number of micro-batches.
 struct position {
   std::size_t stage = 0;
   std::size_t stages = 1;
@@ -23609,17 +23612,51 @@ struct position {
   [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
 };
 
+/// The rank whose list a rule writes, and the sizes of the schedule.
+struct rank_position {
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+  std::size_t micro_batches = 1;
+
+  [[nodiscard]] constexpr bool first() const noexcept { return rank == 0; }
+  [[nodiscard]] constexpr bool last() const noexcept { return rank + 1 == ranks; }
+};
+
+/// The stage that is chunk `chunk` of rank `rank`, of `ranks`.
+using stage_function = std::size_t (*)(std::size_t rank, std::size_t chunk, std::size_t ranks);
+
+/// Every chunk begins at rank 0 again: what the last rank puts out goes to the first one.
+[[nodiscard]] constexpr std::size_t stage_in_loop(std::size_t rank, std::size_t chunk, std::size_t ranks) {
+  return chunk * ranks + rank;
+}
+/// Every chunk begins where the one before has ended: with two of them rank 0 has the first stage and the last.
+[[nodiscard]] constexpr std::size_t stage_in_v(std::size_t rank, std::size_t chunk, std::size_t ranks) {
+  return chunk * ranks + (chunk % 2 == 0 ? rank : ranks - 1 - rank);
+}
+
+/// Where the stages of a network lie: how many each rank holds, and which.
+struct placement {
+  std::size_t chunks = 1;
+  stage_function stage = stage_in_loop;
+};
+
 /// Storage for sizes known at compile time.
-template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
+template <std::size_t Ranks, std::size_t MicroBatches, std::size_t Actions, std::size_t Chunks = 1>
 struct fixed_storage {
   using text = std::string_view;
   using action_list = std::array<action, Actions>;
-  using offset_list = std::array<std::size_t, Stages + 1>;
+  using offset_list = std::array<std::size_t, Ranks + 1>;
   template <class T>
-  using per_stage = std::array<T, Stages>;
+  using per_rank = std::array<T, Ranks>;
   template <class T>
-  using per_cell = std::array<T, Stages * MicroBatches>;  // one for every stage and micro-batch, stage-major
+  using per_stage = std::array<T, Ranks * Chunks>;
+  template <class T>
+  using per_cell = std::array<T, Ranks * Chunks * MicroBatches>;  // one for every stage and micro-batch, stage-major
 
+  template <class T>
+  [[nodiscard]] static constexpr per_rank<T> each_rank(std::size_t) {
+    return {};
+  }
   template <class T>
   [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t) {
     return {};
@@ -23636,10 +23673,16 @@ struct dynamic_storage {
   using action_list = std::vector<action>;
   using offset_list = std::vector<std::size_t>;
   template <class T>
+  using per_rank = std::vector<T>;
+  template <class T>
   using per_stage = std::vector<T>;
   template <class T>
   using per_cell = std::vector<T>;
 
+  template <class T>
+  [[nodiscard]] static constexpr per_rank<T> each_rank(std::size_t ranks) {
+    return per_rank<T>(ranks);
+  }
   template <class T>
   [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t stages) {
     return per_stage<T>(stages);
@@ -23652,65 +23695,116 @@ struct dynamic_storage {
   }
 };
 
-/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Whether the lists fit each
+/// A schedule as a value: `ranks()` lists of actions over `micro_batches()` micro-batches. Whether the lists fit each
 /// other is what `belay::proof` tells.
 template <class Storage>
 class basic_table {
  public:
   using storage = Storage;
 
-  /// Takes the stages' lists one after the other; stage s owns [offsets[s], offsets[s + 1]).
-  constexpr basic_table(typename Storage::text name, std::size_t stages, std::size_t micro_batches,
-                        typename Storage::action_list actions, typename Storage::offset_list offsets)
+  /// Takes the ranks' lists one after the other; rank r owns [offsets[r], offsets[r + 1]). Throws usage_error where
+  /// `placed` does not give each stage to one chunk of one rank.
+  constexpr basic_table(typename Storage::text name, std::size_t ranks, std::size_t micro_batches,
+                        typename Storage::action_list actions, typename Storage::offset_list offsets,
+                        placement placed = {})
+      : basic_table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), placed.chunks,
+                    placed.stage) {}
+  /// Of stages that lie where `stage_of(rank, chunk, ranks)` says.
+  template <class StageOf>
+  constexpr basic_table(typename Storage::text name, std::size_t ranks, std::size_t micro_batches,
+                        typename Storage::action_list actions, typename Storage::offset_list offsets,
+                        std::size_t chunks, const StageOf& stage_of)
       : name_(std::move(name)),
-        stages_(stages),
+        ranks_(ranks),
+        chunks_(chunks),
         micro_batches_(micro_batches),
         actions_(std::move(actions)),
-        offsets_(std::move(offsets)) {}
+        offsets_(std::move(offsets)),
+        stage_of_(Storage::template each_stage<std::uint32_t>(ranks * chunks)),
+        holder_of_(Storage::template each_stage<std::uint32_t>(ranks * chunks)) {
+    auto held = Storage::template each_stage<std::uint8_t>(stages());
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
+        const std::size_t holder = rank * chunks_ + chunk;
+        const std::size_t stage = stage_of(rank, chunk, ranks_);
+        if (stage >= stages() || held[stage]++ != 0)
+          throw usage_error("a placement gives each stage of a schedule to one chunk of one rank", {});
+        stage_of_[holder] = static_cast<std::uint32_t>(stage);
+        holder_of_[stage] = static_cast<std::uint32_t>(holder);
+      }
+    }
+  }
 
-  [[nodiscard]] constexpr std::size_t stages() const noexcept { return stages_; }
+  [[nodiscard]] constexpr std::size_t ranks() const noexcept { return ranks_; }
+  /// Stages that each rank holds.
+  [[nodiscard]] constexpr std::size_t chunks() const noexcept { return chunks_; }
+  /// Parts of the network: ranks times chunks.
+  [[nodiscard]] constexpr std::size_t stages() const noexcept { return ranks_ * chunks_; }
   [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
-  /// Number of actions of all stages.
+  /// Number of actions of all ranks.
   [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
   [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
 
-  /// The actions of `stage`, in order. They live as long as the table.
-  [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
-    return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
+  /// The actions of `rank`, in order. They live as long as the table.
+  [[nodiscard]] constexpr std::span<const action> actions(std::size_t rank) const noexcept {
+    return {actions_.data() + offsets_[rank], offsets_[rank + 1] - offsets_[rank]};
+  }
+  /// Actions of the ranks before.
+  [[nodiscard]] constexpr std::size_t first_action(std::size_t rank) const noexcept { return offsets_[rank]; }
+
+  /// The stage that a rank holds as its chunk; the rank that holds a stage, and as which of its chunks.
+  [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {
+    return stage_of_.data()[rank * chunks_ + chunk];
+  }
+  [[nodiscard]] constexpr std::size_t rank_of(std::size_t stage) const noexcept {
+    return chunks_ == 1 ? holder_of_.data()[stage] : holder_of_.data()[stage] / chunks_;
+  }
+  [[nodiscard]] constexpr std::size_t chunk_of(std::size_t stage) const noexcept {
+    return holder_of_.data()[stage] % chunks_;
   }
 
  private:
   typename Storage::text name_;
-  std::size_t stages_;
+  std::size_t ranks_;
+  std::size_t chunks_;
   std::size_t micro_batches_;
   typename Storage::action_list actions_;
   typename Storage::offset_list offsets_;
+  typename Storage::template per_stage<std::uint32_t> stage_of_;   // of holder: rank times chunks, and chunk
+  typename Storage::template per_stage<std::uint32_t> holder_of_;  // of stage
 };
 
 /// A table of sizes known at compile time: the result of `one_f_one_b<4, 16>()`.
-template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
-using fixed_table = basic_table<fixed_storage<Stages, MicroBatches, Actions>>;
+template <std::size_t Ranks, std::size_t MicroBatches, std::size_t Actions, std::size_t Chunks = 1>
+using fixed_table = basic_table<fixed_storage<Ranks, MicroBatches, Actions, Chunks>>;
 
 /// A table of sizes known at run time: the result of `one_f_one_b(4, 16)`.
 using dynamic_table = basic_table<dynamic_storage>;
 
 /// Any table, whatever its storage.
 template <class Table>
-concept any_table = requires(const Table& table, std::size_t stage) {
+concept any_table = requires(const Table& table, std::size_t number) {
   typename Table::storage;
-  { table.stages() } -> std::same_as<std::size_t>;
+  { table.ranks() } -> std::same_as<std::size_t>;
+  { table.chunks() } -> std::same_as<std::size_t>;
   { table.micro_batches() } -> std::same_as<std::size_t>;
-  { table.actions(stage) } -> std::same_as<std::span<const action>>;
+  { table.actions(number) } -> std::same_as<std::span<const action>>;
+  { table.stage(number, number) } -> std::same_as<std::size_t>;
+  { table.rank_of(number) } -> std::same_as<std::size_t>;
   { table.name() } -> std::same_as<std::string_view>;
 };
 
-/// Equal sizes and actions; names and storage do not matter.
+/// Equal sizes, placement and actions; names and storage do not matter.
 template <class Left, class Right>
 [[nodiscard]] constexpr bool operator==(const basic_table<Left>& left, const basic_table<Right>& right) {
-  if (left.stages() != right.stages() || left.micro_batches() != right.micro_batches()) return false;
+  if (left.ranks() != right.ranks() || left.chunks() != right.chunks() || left.micro_batches() != right.micro_batches())
+    return false;
   for (std::size_t stage = 0; stage < left.stages(); ++stage) {
-    const auto mine = left.actions(stage);
-    const auto theirs = right.actions(stage);
+    if (left.rank_of(stage) != right.rank_of(stage) || left.chunk_of(stage) != right.chunk_of(stage)) return false;
+  }
+  for (std::size_t rank = 0; rank < left.ranks(); ++rank) {
+    const auto mine = left.actions(rank);
+    const auto theirs = right.actions(rank);
     if (mine.size() != theirs.size()) return false;
     for (std::size_t i = 0; i < mine.size(); ++i) {
       if (!(mine[i] == theirs[i])) return false;
@@ -23719,11 +23813,12 @@ template <class Left, class Right>
   return true;
 }
 
-/// A table from one list for each stage, for schedules that no rule writes.
-template <class Lists = std::vector<std::vector<action>>>
+/// A table from one list for each rank, for schedules that no rule writes. With `chunks` above 1 a rank holds so many
+/// stages, which lie where `stage_of(rank, chunk, ranks)` says.
+template <class Lists = std::vector<std::vector<action>>, class StageOf = stage_function>
 [[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
-                                       where at = where::current()) {
-  if (lists.empty() || micro_batches == 0) {
+                                       std::size_t chunks, const StageOf& stage_of, where at = where::current()) {
+  if (lists.empty() || micro_batches == 0 || chunks == 0) {
     throw usage_error("a schedule needs at least one stage and one micro-batch", at);
   }
   std::vector<action> actions;
@@ -23732,7 +23827,14 @@ template <class Lists = std::vector<std::vector<action>>>
     for (const action& next : list) actions.push_back(next);
     offsets.push_back(actions.size());
   }
-  return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
+  return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets), chunks,
+                       stage_of);
+}
+/// Of ranks that hold one stage each.
+template <class Lists = std::vector<std::vector<action>>>
+[[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
+                                       where at = where::current()) {
+  return make_table(std::move(name), micro_batches, lists, 1, stage_in_loop, at);
 }
 
 /// A copy whose sizes are known at run time only; of such a one itself.
@@ -23740,11 +23842,18 @@ template <class Storage>
 [[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
   std::vector<action> actions;
   std::vector<std::size_t> offsets(1);
-  for (std::size_t stage = 0; stage < from.stages(); ++stage) {
-    for (const action& next : from.actions(stage)) actions.push_back(next);
+  for (std::size_t rank = 0; rank < from.ranks(); ++rank) {
+    for (const action& next : from.actions(rank)) actions.push_back(next);
     offsets.push_back(actions.size());
   }
-  return {std::string(from.name()), from.stages(), from.micro_batches(), std::move(actions), std::move(offsets)};
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return from.stage(rank, chunk); };
+  return {std::string(from.name()),
+          from.ranks(),
+          from.micro_batches(),
+          std::move(actions),
+          std::move(offsets),
+          from.chunks(),
+          stage_of};
 }
 [[nodiscard]] inline dynamic_table to_dynamic(dynamic_table&& from) { return std::move(from); }
 
@@ -23931,7 +24040,7 @@ class pipeline_runner {
 // ---- belay/parallel/proof.hpp
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
-// schedule ends although transfers are not buffered, and how many micro-batches a stage keeps at most. One function
+// schedule ends although transfers are not buffered, and how many chunks a rank keeps at most. One function
 // serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
 // practical size fit the compilers' default constexpr limits.
 //
@@ -23943,26 +24052,27 @@ class pipeline_runner {
 
 // ---- belay/parallel/schedule/play.hpp
 //
-// Plays a table: every stage walks its list, and leaves a group of transfers when each of them has met its partner.
-// The proof tests whether all stages reach their end; the timeline adds a clock to the same walk. Each action is
+// Plays a table: every rank walks its list, and leaves a group of transfers when each of them has met its partner.
+// Every edge, from a stage to the next or the one before, has its own order. The proof tests whether all ranks reach
+// their end; the timeline adds a clock to the same walk. Each action is
 // visited once and each transfer met once, so that a compiler can play a table in a static_assert.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The state of a walk, per stage. It is made once per table; `play` resets it and allocates nothing.
+/// The state of a walk. It is made once per table; `play` resets it and allocates nothing.
 template <class Storage>
 struct play_state {
-  explicit constexpr play_state(std::size_t stages)
-      : next(Storage::template each_stage<std::uint32_t>(stages)),
-        unmet(Storage::template each_stage<std::uint32_t>(stages)),
-        ready(Storage::template each_stage<std::uint32_t>(stages)),
+  constexpr play_state(std::size_t ranks, std::size_t stages)
+      : next(Storage::template each_rank<std::uint32_t>(ranks)),
+        unmet(Storage::template each_rank<std::uint32_t>(ranks)),
+        ready(Storage::template each_rank<std::uint32_t>(ranks)),
         posted(Storage::template each_stage<std::array<std::uint32_t, 4>>(stages)) {}
 
-  typename Storage::template per_stage<std::uint32_t> next;   // index of the stage's current action
-  typename Storage::template per_stage<std::uint32_t> unmet;  // transfers of its group still without a partner
-  typename Storage::template per_stage<std::uint32_t> ready;  // a stack of stages that can go on
-  // Transfers posted so far, by payload and direction, which determine the neighbour.
+  typename Storage::template per_rank<std::uint32_t> next;   // index of the rank's current action
+  typename Storage::template per_rank<std::uint32_t> unmet;  // transfers of its group still without a partner
+  typename Storage::template per_rank<std::uint32_t> ready;  // a stack of ranks that can go on
+  // Transfers of each stage posted so far, by payload and direction, which determine the stage at the other end.
   typename Storage::template per_stage<std::array<std::uint32_t, 4>> posted;
 };
 
@@ -23971,72 +24081,103 @@ struct play_state {
   return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.direction);
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
+/// The stage at the other end of a transfer of `stage`: activations go to the next one, gradients to the one before.
+/// What lies outside the pipeline wraps round to a number above all stages.
+[[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
+  const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
+  return up ? stage + 1 : stage - 1;
+}
+
+/// Queues of tensors: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
+/// own queue, so that exchanges without a compute between them are under way together.
+enum class message_queues : std::uint8_t { one_a_rank, one_an_edge };
+
+/// How tensors travel. A send waits for its receive, or with `depth` d for that of the d-th tensor before on its edge:
+/// so many are on their way, or lie in the receiver's memory, before they are asked for.
+struct transport {
+  std::size_t depth = 0;
+  message_queues queues = message_queues::one_a_rank;
+};
 
 /// A visitor that does nothing.
 struct no_visitor {
   constexpr void compute(std::size_t, const action&) noexcept {}
   constexpr void post(std::size_t) noexcept {}
-  constexpr void meet(std::size_t, std::size_t) noexcept {}
+  constexpr void post_transfer(std::size_t, std::size_t, std::size_t) noexcept {}
+  constexpr void meet(std::size_t, std::size_t, std::size_t) noexcept {}
+  constexpr void wake(std::size_t, std::size_t) noexcept {}
   constexpr void complete(std::size_t) noexcept {}
 };
 
-/// Walks all stages as far as possible, and returns whether every stage reached its end. The visitor is called for
-/// every compute (stage, action), every group that is posted (stage), every transfer that meets its partner (stage,
-/// stage) and every group that is complete (stage). Peers must be the neighbours that the payload implies; the proof
-/// checks that.
+/// Walks all ranks as far as possible, and returns whether every rank reached its end. The visitor is called for
+/// every compute (rank, action), every group that is posted (rank), each of its transfers (rank, end, number: the
+/// tensors of an end are counted), what it meets that was posted before (rank, end, number), what waited for it (rank
+/// that waited, rank), and every group that is complete (rank). An end is four times the stage and `own_end`. Peers
+/// must be the ranks that the payload implies; the proof checks that.
 template <any_table Table, class Visitor>
-constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
-  const std::size_t stages = table.stages();
+constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor,
+                    transport by = {}) {
+  const std::size_t ranks = table.ranks();
+  const std::size_t depth = by.depth;
+  const bool joins = by.queues == message_queues::one_an_edge;
   std::uint32_t* const next = state.next.data();
   std::uint32_t* const unmet = state.unmet.data();
   std::uint32_t* const ready = state.ready.data();
   auto* const posted = state.posted.data();
   std::size_t waiting_to_run = 0;
-  for (std::size_t stage = stages; stage-- > 0;) {
-    next[stage] = 0;
-    unmet[stage] = 0;
-    posted[stage] = {};
-    ready[waiting_to_run++] = static_cast<std::uint32_t>(stage);
+  for (std::size_t rank = ranks; rank-- > 0;) {
+    next[rank] = 0;
+    unmet[rank] = 0;
+    ready[waiting_to_run++] = static_cast<std::uint32_t>(rank);
   }
+  for (std::size_t stage = 0; stage < table.stages(); ++stage) posted[stage] = {};
   std::size_t ended = 0;
   while (waiting_to_run > 0) {
-    const std::size_t stage = ready[--waiting_to_run];
-    const std::span<const action> list = table.actions(stage);
+    const std::size_t rank = ready[--waiting_to_run];
+    const std::span<const action> list = table.actions(rank);
     const action* const actions = list.data();
     const std::size_t size = list.size();
-    std::uint32_t at = next[stage];
+    std::uint32_t at = next[rank];
     for (; at < size; ++at) {
       const action& now = actions[at];
       if (now.kind != action_kind::exchange) {
-        visitor.compute(stage, now);
+        visitor.compute(rank, now);
         continue;
       }
-      visitor.post(stage);
+      if (unmet[rank] == 0) visitor.post(rank);
       const transfer* const group = now.group.data();
       std::uint32_t missing = 0;
       for (std::size_t i = 0; i < now.transfer_count; ++i) {
-        const std::size_t peer = group[i].peer;
-        const std::uint32_t number = posted[stage].data()[own_end(group[i])]++;
-        if (posted[peer].data()[partner_end(group[i])] <= number) {
+        const transfer& moved = group[i];
+        const std::size_t peer = moved.peer;
+        const std::size_t stage = table.stage(rank, moved.chunk), partner = partner_stage(moved, stage);
+        const std::size_t own = own_end(moved), other = own ^ 1U;
+        const std::size_t number = posted[stage].data()[own]++;
+        const std::size_t theirs = posted[partner].data()[other];
+        const bool sends = moved.direction == transfer_direction::send;
+        visitor.post_transfer(rank, 4 * stage + own, number);
+        if (theirs + (sends ? depth : 0) <= number)
           ++missing;
-          continue;
-        }
-        // The partner has posted earlier and waits in that group.
-        visitor.meet(stage, peer);
+        else if (!sends || number >= depth)
+          visitor.meet(rank, 4 * partner + other, sends ? number - depth : number);
+        // What waits at the other end: the receive of this tensor, or the send of the `depth`-th after it.
+        if (theirs <= number + (sends ? 0 : depth)) continue;
+        visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {
           visitor.complete(peer);
           ++next[peer];
           ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
         }
       }
-      unmet[stage] = missing;
-      if (missing > 0) break;
-      visitor.complete(stage);
+      unmet[rank] += missing;
+      if (joins && at + 1 < size && actions[at + 1].kind == action_kind::exchange) continue;
+      if (unmet[rank] > 0) break;
+      visitor.complete(rank);
     }
-    next[stage] = at;
+    next[rank] = at;
     ended += at == size;
   }
-  return ended == stages;
+  return ended == ranks;
 }
 
 }  // namespace schedule
@@ -24092,14 +24233,15 @@ enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data,
 /// The value of a number that does not apply to a fault.
 inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
+/// The first fault of a table. `action` is the index in the list of the rank that holds the stage, `nowhere` where
+/// something is absent.
 struct fault {
-  /// Kind, stage, micro-batch, and place in the stage's list.
+  /// Kind, stage, micro-batch, and place in the rank's list.
   fault_kind kind = fault_kind::none;
   std::size_t stage = nowhere;
   std::size_t micro_batch = nowhere;
   std::size_t action = nowhere;
-  /// For transfers only: tensor, direction and peer.
+  /// For transfers only: tensor, direction, and the stage at the other end; of a `route_unknown` the rank there.
   payload what = payload::activation;
   transfer_direction direction = transfer_direction::send;
   std::size_t peer = nowhere;
@@ -24115,15 +24257,15 @@ struct fault {
 
 namespace schedule {
 
-/// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
-template <class PerStage>
+/// The result of a proof. `PerRank` is std::array for tables of fixed size, std::vector otherwise.
+template <class PerRank>
 struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
   bool deadlock_free = false;  // the schedule ends although a send waits for its receive
-  PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
-  std::size_t peak = 0;         // the largest of them
-  fault reason;                 // the first fault, or fault_kind::none
+  PerRank peak_activations{};  // per rank: most chunks between forward and (weight) gradient at one time
+  std::size_t peak = 0;        // the largest of them
+  fault reason;                // the first fault, or fault_kind::none
 
   /// Whether the schedule runs.
   [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
@@ -24134,11 +24276,12 @@ template <any_table Table>
 class prover {
  public:
   using storage = typename Table::storage;
-  using peaks = typename storage::template per_stage<std::size_t>;
+  using peaks = typename storage::template per_rank<std::size_t>;
 
-  /// The table outlives it.
-  explicit constexpr prover(const Table& table)
+  /// The table outlives it. Tensors travel as `by` says.
+  explicit constexpr prover(const Table& table, transport by = {})
       : table_(table),
+        by_(by),
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
@@ -24146,21 +24289,24 @@ class prover {
                storage::template each_cell<moved_batch>(stages_, micro_batches_),
                storage::template each_cell<moved_batch>(stages_, micro_batches_),
                storage::template each_cell<moved_batch>(stages_, micro_batches_)},
-        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
-    result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
+        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)),
+        next_(storage::template each_stage<std::array<std::uint32_t, 2>>(stages_)) {
+    result_.peak_activations = storage::template each_rank<std::size_t>(table.ranks());
   }
 
   /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
-    for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
+    for (std::size_t rank = 0; rank < table_.ranks(); ++rank) walk(rank);
+    for (std::size_t stage = 0; stage < stages_; ++stage) expect_all(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
+      if (table_.rank_of(stage) == table_.rank_of(stage + 1)) continue;
       compare(stage, payload::activation, stage + 1);
       compare(stage + 1, payload::gradient, stage);
     }
     if (well_formed_) {
-      play_state<storage> state(stages_);
+      play_state<storage> state(table_.ranks(), stages_);
       no_visitor nobody;
-      result_.deadlock_free = play(table_, state, nobody);
+      result_.deadlock_free = play(table_, state, nobody, by_);
       if (!result_.deadlock_free) name_waiting(state);
     }
     result_.complete = well_formed_ && complete_;
@@ -24196,35 +24342,39 @@ class prover {
     if (known == fault_class::none || class_of(found.kind) < known) result_.reason = found;
   }
 
-  constexpr void walk(std::size_t stage) {
-    const std::span<const action> list = table_.actions(stage);
+  constexpr void walk(std::size_t rank) {
+    const std::span<const action> list = table_.actions(rank);
     const action* const actions = list.data();
     const std::size_t size = list.size();
-    std::uint8_t* const done = done_.data() + stage * micro_batches_;
+    const std::size_t chunks = table_.chunks();
     std::size_t live = 0;
     std::size_t peak = 0;
-    std::size_t next_input = 0;  // the lowest micro-batch that may come next
-    std::size_t next_weight = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const action& now = actions[i];
       if (now.kind == action_kind::exchange) {
-        walk_group(stage, now, i, done);
+        walk_group(rank, now, i);
         continue;
       }
       const std::size_t batch = now.micro_batch;
-      if (batch >= micro_batches_ || now.chunk != 0) {
-        const bool unknown = batch >= micro_batches_;
-        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+      if (now.chunk >= chunks) {
+        note({fault_kind::chunk_unknown, table_.stage(rank, 0), batch, i});
         continue;
       }
-      const std::uint8_t before = done[batch];
+      const std::size_t stage = table_.stage(rank, now.chunk);
+      if (batch >= micro_batches_) {
+        note({fault_kind::micro_batch_unknown, stage, batch, i});
+        continue;
+      }
+      std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
+      const std::uint8_t before = *done;
       if (now.kind == action_kind::forward) {
         if (before & forward_done) {
           note({fault_kind::forward_twice, stage, batch, i});
           continue;
         }
-        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
-        done[batch] = before | forward_done;
+        if (stage > 0 && !has_input(rank, before, received_activation, done - micro_batches_, stage - 1, forward_done))
+          note({fault_kind::forward_before_receive, stage, batch, i});
+        *done = before | forward_done;
         ++live;
         if (live > peak) peak = live;
         continue;
@@ -24240,19 +24390,32 @@ class prover {
       } else if (weight) {
         --live;
       }
-      if ((input && batch < next_input) || (weight && batch < next_weight)) {
+      std::uint32_t* const next = next_.data()[stage].data();  // the lowest micro-batches that may come next
+      if ((input && batch < next[0]) || (weight && batch < next[1])) {
         note({fault_kind::backward_out_of_order, stage, batch, i});
       }
-      if (input && stage + 1 < stages_ && !(before & received_gradient)) {
+      if (input && stage + 1 < stages_ &&
+          !has_input(rank, before, received_gradient, done + micro_batches_, stage + 1, input_gradient_done)) {
         note({fault_kind::backward_before_receive, stage, batch, i});
       }
-      if (input) next_input = batch + 1;
-      if (weight) next_weight = batch + 1;
-      done[batch] =
+      if (input) next[0] = static_cast<std::uint32_t>(batch + 1);
+      if (weight) next[1] = static_cast<std::uint32_t>(batch + 1);
+      *done =
           static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
     }
-    result_.peak_activations[stage] = peak;
+    result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Whether a compute has what it takes: received, or made by the neighbouring stage, where the rank has that too.
+  [[nodiscard]] constexpr bool has_input(std::size_t rank, std::uint8_t own, std::uint8_t received,
+                                         const std::uint8_t* neighbour, std::size_t neighbour_stage,
+                                         std::uint8_t made) const {
+    return (own & received) != 0 || (table_.rank_of(neighbour_stage) == rank && (*neighbour & made) != 0);
+  }
+
+  constexpr void expect_all(std::size_t stage) {
+    const std::uint8_t* const done = done_.data() + stage * micro_batches_;
     for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
       const std::uint8_t did = done[batch];
       if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
@@ -24263,39 +24426,43 @@ class prover {
     }
   }
 
-  constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
+  constexpr void walk_group(std::size_t rank, const action& now, std::size_t index) {
     if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
-      note({fault_kind::group_size, stage, nowhere, index});
+      note({fault_kind::group_size, table_.stage(rank, 0), nowhere, index});
       return;
     }
     const transfer* const group = now.group.data();
     for (std::size_t i = 0; i < now.transfer_count; ++i) {
       const transfer& moved = group[i];
       const std::size_t batch = moved.micro_batch;
-      const bool sends = moved.direction == transfer_direction::send;
-      const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
-      const std::size_t peer = up ? stage + 1 : stage - 1;
+      if (moved.chunk >= table_.chunks()) {
+        note({fault_kind::chunk_unknown, table_.stage(rank, 0), batch, index});
+        continue;
+      }
+      const std::size_t stage = table_.stage(rank, moved.chunk);
+      const std::size_t partner = partner_stage(moved, stage);
+      const std::size_t end = own_end(moved);
+      std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
       fault_kind wrong = fault_kind::none;
       if (batch >= micro_batches_) {
         wrong = fault_kind::micro_batch_unknown;
-      } else if (moved.chunk != 0) {
-        wrong = fault_kind::chunk_unknown;
-      } else if (moved.peer != peer || peer >= stages_) {
+      } else if (partner >= stages_ || moved.peer == rank || moved.peer != table_.rank_of(partner)) {
         wrong = fault_kind::route_unknown;
-      } else if (done[batch] & bit(own_end(moved))) {
+      } else if (*done & bit(end)) {
         wrong = fault_kind::transfer_twice;
       }
       if (wrong != fault_kind::none) {
-        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({wrong, stage, batch, index, moved.what, moved.direction,
+              wrong == fault_kind::transfer_twice ? partner : moved.peer});
         continue;
       }
-      if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
+      const bool sends = moved.direction == transfer_direction::send;
+      if (sends && !(*done & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
+        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, partner});
       }
-      const std::size_t end = own_end(moved);
-      done[batch] |= bit(end);
-      order_[end].data()[stage * micro_batches_ + moved_[stage].data()[end]++] = {moved.micro_batch,
-                                                                                  static_cast<std::uint32_t>(index)};
+      *done |= bit(end);
+      order_[end].data()[stage * micro_batches_ + moved_.data()[stage].data()[end]++] = {
+          moved.micro_batch, static_cast<std::uint32_t>(index)};
     }
   }
 
@@ -24323,21 +24490,24 @@ class prover {
     }
   }
 
-  // Reports the first stage that is blocked, and the first of its transfers without a partner.
+  // Reports the first rank that is blocked, and the first of its transfers without a partner.
   constexpr void name_waiting(const play_state<storage>& state) {
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      const std::span<const action> list = table_.actions(stage);
-      const std::size_t at = state.next[stage];
+    for (std::size_t rank = 0; rank < table_.ranks(); ++rank) {
+      const std::span<const action> list = table_.actions(rank);
+      const std::size_t at = state.next[rank];
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
-        if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
+        const std::size_t stage = table_.stage(rank, moved.chunk), partner = partner_stage(moved, stage);
+        const std::size_t room = moved.direction == transfer_direction::send ? by_.depth : 0;
+        if (state.posted[stage][own_end(moved)] <= state.posted[partner][partner_end(moved)] + room) continue;
+        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, partner});
         return;
       }
     }
   }
 
   const Table& table_;
+  transport by_;
   std::size_t stages_;
   std::size_t micro_batches_;
   bool well_formed_ = true;
@@ -24346,6 +24516,7 @@ class prover {
   typename storage::template per_cell<std::uint8_t> done_;
   std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
+  typename storage::template per_stage<std::array<std::uint32_t, 2>> next_;  // input and weight gradient that may come
   proof_result<peaks> result_;
 };
 
@@ -24389,10 +24560,11 @@ struct peak_within {
 }  // namespace schedule
 
 /// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
-/// in a static_assert: `static_assert(belay::proof(table).complete)`.
+/// in a static_assert: `static_assert(belay::proof(table).complete)`. Without `by` nothing is buffered, and the
+/// exchanges of a rank run one after the other: what runs so runs with any transport.
 template <schedule::any_table Table>
-[[nodiscard]] constexpr auto proof(const Table& table) {
-  return schedule::prover<Table>(table).run();
+[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {}) {
+  return schedule::prover<Table>(table, by).run();
 }
 
 /// True, or a compile error with a sentence that says what to change. `Table` has static storage:
@@ -24426,7 +24598,8 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
   switch (found.kind) {
     case fault_kind::none: return "";
     case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
-    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
+    case fault_kind::chunk_unknown:
+      return "the rank of " + stage + " names a chunk that it does not hold, for " + batch + at;
     case fault_kind::route_unknown:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
              ", but activations go to the next stage and gradients to the one before" + at;
@@ -24550,8 +24723,10 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
       elements_(elements),
       boundary_(boundary.begin(), boundary.end()),
       received_(2 * table_.micro_batches()) {
-  if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
-    throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
+  if (table_.chunks() != 1)
+    throw usage_error("this runner has one stage on each rank: use a schedule of one chunk", at);
+  if (static_cast<std::size_t>(group_.size()) != table_.ranks()) {
+    throw usage_error("a schedule of " + std::to_string(table_.ranks()) + " stages runs on as many ranks, not " +
                           std::to_string(group_.size()),
                       at);
   }
@@ -30468,9 +30643,9 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 
 // ---- belay/parallel/schedule.hpp
 //
-// Pipeline schedules. A schedule is a table: for every stage the ordered list of its actions, computes and exchanges
-// with neighbouring stages. Tables are values without ranks or threads. The same code makes them at compile time or at
-// start-up. They are proven (parallel/proof.hpp), played against a clock, written and read as CSV, and drawn
+// Pipeline schedules. A schedule is a table: for every rank the ordered list of its actions, computes of its stages and
+// exchanges with other ranks. Tables are values without ranks or threads. The same code makes them at compile time or
+// at start-up. They are proven (parallel/proof.hpp), played against a clock, written and read as CSV, and drawn
 // (report/schedule_chart.hpp). The table that was proven is the one that parallel/pipeline.hpp executes.
 //
 //   constexpr auto table = belay::schedule::one_f_one_b<4, 16>();  // 4 stages, 16 micro-batches
@@ -30478,21 +30653,330 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 //   const auto same = belay::schedule::one_f_one_b(4, 16);         // at run time
 //   const auto read = belay::schedule::from_csv(belay::schedule::to_csv(same));
 
-// ---- belay/parallel/schedule/csv.hpp
+// ---- belay/parallel/schedule/compute_lists.hpp
 //
-// Tables as CSV, for editors and spreadsheets. After the first row there is one row for each stage, with one cell for
-// each action:
-//
-//   belay-schedule 1,1f1b,2,2            format, name, stages, micro-batches
-//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
-//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
-//
-// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
-// activation or the gradient of a micro-batch. > to, < from a stage. + joins transfers of one exchange. A chunk other
-// than 0 follows its micro-batch after a dot: F3.1. A table that was read is not proven: call `belay::proof`.
+// What each rank computes, in order, without the tensors that travel in between, and when it would compute it if no
+// message ever waited for its receiver. A rule writes such lists; the table's exchanges are found from the times
+// (schedule/exchanges.hpp), and a published bubble is the idle time here.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
+
+/// Time in whole units: those of a table of unit costs, or nanoseconds.
+using ticks = std::int64_t;
+
+/// The time of one micro-batch in one stage: forward, input gradient, weight gradient. A whole backward takes both.
+struct stage_costs {
+  ticks forward = 1;
+  ticks input_gradient = 1;
+  ticks weight_gradient = 1;
+};
+
+/// Costs of a schedule: of each stage, and of a tensor between ranks.
+template <class Costs>
+concept schedule_costs = requires(const Costs& costs, std::size_t stage) {
+  { costs.stage(stage) } -> std::convertible_to<const stage_costs&>;
+  { costs.message() } -> std::convertible_to<ticks>;
+};
+
+/// Costs that are equal in all stages.
+struct equal_costs {
+  stage_costs each{};
+  ticks between_ranks = 0;
+
+  [[nodiscard]] constexpr const stage_costs& stage(std::size_t) const noexcept { return each; }
+  [[nodiscard]] constexpr ticks message() const noexcept { return between_ranks; }
+};
+
+/// A compute of a rank's list: less to carry than an action, which may have transfers.
+struct planned_compute {
+  action_kind kind = action_kind::forward;
+  std::uint16_t chunk = 0;
+  std::uint32_t micro_batch = 0;
+};
+[[nodiscard]] constexpr planned_compute plan_compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
+  return {kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+
+/// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
+/// a vector take many each.
+template <class T>
+class scratch_array {
+ public:
+  explicit constexpr scratch_array(std::size_t size) : elements_(new T[size]{}), size_(size) {}
+  scratch_array(const scratch_array&) = delete;
+  scratch_array& operator=(const scratch_array&) = delete;
+  constexpr ~scratch_array() { delete[] elements_; }
+
+  [[nodiscard]] constexpr T* data() const noexcept { return elements_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr T& operator[](std::size_t at) const noexcept { return elements_[at]; }
+
+ private:
+  T* elements_;
+  std::size_t size_;
+};
+
+/// The computes of every rank in order: room for all forwards, and all backwards in two halves.
+class compute_lists {
+ public:
+  /// Of stages that lie where `stage_of(rank, chunk, ranks)` says, which gives each stage to one chunk.
+  template <class StageOf>
+  constexpr compute_lists(std::size_t ranks, std::size_t micro_batches, std::size_t chunks, const StageOf& stage_of)
+      : ranks_(ranks),
+        chunks_(chunks),
+        micro_batches_(micro_batches),
+        capacity_(3 * micro_batches * chunks),
+        computes_(ranks * capacity_),
+        counts_(ranks),
+        stage_of_(ranks * chunks),
+        holder_of_(ranks * chunks) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
+        const std::size_t holder = rank * chunks_ + chunk, stage = stage_of(rank, chunk, ranks);
+        stage_of_[holder] = static_cast<std::uint32_t>(stage);
+        holder_of_[stage] = static_cast<std::uint32_t>(holder);
+      }
+    }
+  }
+
+  /// The computes of a table, without its exchanges.
+  template <any_table Table>
+  explicit constexpr compute_lists(const Table& table)
+      : compute_lists(table.ranks(), table.micro_batches(), table.chunks(),
+                      [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      for (const action& next : table.actions(rank))
+        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk);
+    }
+  }
+
+  [[nodiscard]] constexpr std::size_t ranks() const noexcept { return ranks_; }
+  [[nodiscard]] constexpr std::size_t chunks() const noexcept { return chunks_; }
+  [[nodiscard]] constexpr std::size_t stages() const noexcept { return ranks_ * chunks_; }
+  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {
+    return stages_of(rank)[chunk];
+  }
+  /// The stages of a rank by chunk.
+  [[nodiscard]] constexpr const std::uint32_t* stages_of(std::size_t rank) const noexcept {
+    return stage_of_.data() + rank * chunks_;
+  }
+  [[nodiscard]] constexpr std::size_t rank_of(std::size_t stage) const noexcept { return holder_of_[stage] / chunks_; }
+  [[nodiscard]] constexpr std::size_t chunk_of(std::size_t stage) const noexcept { return holder_of_[stage] % chunks_; }
+
+  [[nodiscard]] constexpr std::size_t size(std::size_t rank) const noexcept { return counts_[rank]; }
+  [[nodiscard]] constexpr const planned_compute* of(std::size_t rank) const noexcept {
+    return computes_.data() + rank * capacity_;
+  }
+  /// Index of a rank's first compute among those of all ranks, and the end of these.
+  [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }
+  [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
+
+  /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind.
+  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
+    std::uint32_t& count = counts_.data()[rank];
+    if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
+    if (micro_batch >= micro_batches_ || chunk >= chunks_)
+      throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
+    planned_compute& next = computes_.data()[rank * capacity_ + count++];
+    next.kind = kind;
+    next.chunk = static_cast<std::uint16_t>(chunk);
+    next.micro_batch = static_cast<std::uint32_t>(micro_batch);
+  }
+
+ private:
+  std::size_t ranks_;
+  std::size_t chunks_;
+  std::size_t micro_batches_;
+  std::size_t capacity_;
+  scratch_array<planned_compute> computes_;
+  scratch_array<std::uint32_t> counts_;
+  scratch_array<std::uint32_t> stage_of_;   // of rank times chunks, and chunk
+  scratch_array<std::uint32_t> holder_of_;  // of stage
+};
+
+/// When the computes of a schedule run, if each begins as soon as its rank and its input are there.
+struct eager_times {
+  explicit constexpr eager_times(const compute_lists& lists)
+      : begin(lists.room()),
+        end(lists.room()),
+        forward(lists.stages() * lists.micro_batches()),
+        input(lists.stages() * lists.micro_batches()) {}
+
+  scratch_array<ticks> begin;            // of each compute, by its index among all
+  scratch_array<ticks> end;              // and when it ends
+  scratch_array<std::uint32_t> forward;  // of stage and micro-batch: 1 + index of its forward
+  scratch_array<std::uint32_t> input;    // and of its input gradient
+};
+
+/// Fills `times`. False where the lists can not be run in this order, whatever the exchanges: some wait for each other,
+/// or lack what others need.
+template <schedule_costs Costs>
+constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
+  const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
+  const scratch_array<std::uint32_t> next(ranks), ready(ranks);
+  const scratch_array<std::size_t> waits_for(ranks);  // 1 + twice the cell whose tensor a rank waits for, and which
+  // Of every stage: the rank that holds it, and what its computes take.
+  const scratch_array<std::uint32_t> ranks_of_stages(stages);
+  const scratch_array<stage_costs> costs_of_stages(stages);
+  std::uint32_t* const rank_of = ranks_of_stages.data();
+  stage_costs* const cost_of = costs_of_stages.data();
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    rank_of[stage] = static_cast<std::uint32_t>(lists.rank_of(stage));
+    cost_of[stage] = costs.stage(stage);
+  }
+  const ticks message = costs.message();
+  ticks* const begins = times.begin.data();
+  ticks* const ends = times.end.data();
+  std::uint32_t* const forwards = times.forward.data();
+  std::uint32_t* const inputs = times.input.data();
+  std::uint32_t* const ran = next.data();
+  std::uint32_t* const waiting = ready.data();
+  std::size_t* const awaited = waits_for.data();
+  std::size_t runnable = 0;
+  for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
+  std::size_t ended = 0;
+  while (runnable > 0) {
+    const std::size_t rank = waiting[--runnable];
+    const planned_compute* const list = lists.of(rank);
+    const std::uint32_t* const held = lists.stages_of(rank);
+    const std::size_t first = lists.first(rank), size = lists.size(rank);
+    std::size_t at = ran[rank];
+    ticks clock = at == 0 ? 0 : ends[first + at - 1];
+    for (; at < size; ++at) {
+      const planned_compute& now = list[at];
+      const std::size_t stage = held[now.chunk];
+      const std::size_t cell = stage * micro_batches + now.micro_batch;
+      const bool forward = now.kind == action_kind::forward;
+      const bool weight = now.kind == action_kind::weight_gradient;
+      std::uint32_t source = 0;  // 1 + index of the compute that gives its input; from another stage: `from`
+      std::size_t from = stage;
+      if (forward) {
+        if (stage > 0) from = stage - 1, source = forwards[cell - micro_batches];
+      } else if (weight) {
+        source = inputs[cell];
+        if (source == 0) return false;
+      } else {
+        if (forwards[cell] == 0) return false;
+        if (stage + 1 < stages) from = stage + 1, source = inputs[cell + micro_batches];
+      }
+      if (from != stage && source == 0) {
+        awaited[rank] = 1 + 2 * (from * micro_batches + now.micro_batch) + (forward ? 0 : 1);
+        break;
+      }
+      if (source != 0) {
+        const ticks there = ends[source - 1] + (rank_of[from] != rank ? message : 0);
+        if (there > clock) clock = there;
+      }
+      begins[first + at] = clock;
+      const stage_costs& cost = cost_of[stage];
+      clock += forward                                   ? cost.forward
+               : weight                                  ? cost.weight_gradient
+               : now.kind == action_kind::input_gradient ? cost.input_gradient
+                                                         : cost.input_gradient + cost.weight_gradient;
+      ends[first + at] = clock;
+      if (weight) continue;
+      (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
+      const std::size_t to = forward ? stage + 1 : stage - 1;
+      if (to >= stages) continue;
+      const std::size_t taker = rank_of[to];
+      if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) continue;
+      awaited[taker] = 0;
+      waiting[runnable++] = static_cast<std::uint32_t>(taker);
+    }
+    ran[rank] = static_cast<std::uint32_t>(at);
+    ended += at == size;
+  }
+  return ended == ranks;
+}
+
+/// The time and the memory of a schedule in which no message waits for its receiver.
+struct eager_cost {
+  ticks total = 0;       // when the last rank ends: the optimizer waits for all of them
+  ticks longest = 0;     // the longest time from a rank's first compute to its last
+  ticks busy = 0;        // of the rank that computes most
+  std::size_t peak = 0;  // most chunks that a rank keeps between forward and weight gradient
+
+  /// Time in which that rank waits.
+  [[nodiscard]] constexpr ticks bubble() const noexcept { return total - busy; }
+};
+
+/// The cost of lists. Throws usage_error where they wait for each other.
+template <schedule_costs Costs>
+[[nodiscard]] constexpr eager_cost cost_of(const compute_lists& lists, const Costs& costs) {
+  eager_times times(lists);
+  if (!run_eagerly(lists, costs, times))
+    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  eager_cost of;
+  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    const std::size_t first = lists.first(rank), size = lists.size(rank);
+    const planned_compute* const list = lists.of(rank);
+    const ticks* const begins = times.begin.data() + first;
+    const ticks* const ends = times.end.data() + first;
+    ticks busy = 0;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      busy += ends[i] - begins[i];
+      const action_kind kind = list[i].kind;
+      if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
+      if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;
+    }
+    if (busy > of.busy) of.busy = busy;
+    if (size == 0) continue;
+    if (ends[size - 1] > of.total) of.total = ends[size - 1];
+    if (ends[size - 1] - begins[0] > of.longest) of.longest = ends[size - 1] - begins[0];
+  }
+  return of;
+}
+/// The cost of a table, whatever its exchanges.
+template <any_table Table, schedule_costs Costs>
+[[nodiscard]] constexpr eager_cost cost_of(const Table& table, const Costs& costs) {
+  return cost_of(compute_lists(table), costs);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/csv.hpp
+//
+// Tables as CSV, for editors and spreadsheets. After the first row there is one row for each rank, with one cell for
+// each action:
+//
+//   belay-schedule 1,1f1b,2,2            format, name, ranks, micro-batches
+//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
+//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
+//
+//   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
+//
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
+// activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A chunk other
+// than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them: those of rank
+// 0, a semicolon, those of rank 1: "0 3;1 2".
+//
+// PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
+// cells where a rank waits, and pairs, whose computes run one after the other: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
+// table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
+// `belay::proof`.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Where the stages of a table lie, as CSV has it.
+template <any_table Table>
+[[nodiscard]] std::string placement_text(const Table& table) {
+  std::string listed;
+  bool loops = true, turns = true;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    for (std::size_t chunk = 0; chunk < table.chunks(); ++chunk) {
+      const std::size_t stage = table.stage(rank, chunk);
+      loops = loops && stage == stage_in_loop(rank, chunk, table.ranks());
+      turns = turns && stage == stage_in_v(rank, chunk, table.ranks());
+      listed += (chunk > 0 ? " " : rank > 0 ? ";" : "") + std::to_string(stage);
+    }
+  }
+  return loops ? "loop" : turns ? "v" : listed;
+}
 
 /// The table as CSV. Throws usage_error where its name holds a comma or a line break.
 template <any_table Table>
@@ -30503,11 +30987,13 @@ template <any_table Table>
   if (table.name().find_first_of(",\r\n") != std::string_view::npos) {
     throw usage_error("a schedule's name must not hold a comma or a line break to be written as CSV", at);
   }
-  std::string text = "belay-schedule 1," + std::string(table.name()) + "," + std::to_string(table.stages()) + "," +
-                     std::to_string(table.micro_batches()) + "\n";
-  for (std::size_t stage = 0; stage < table.stages(); ++stage) {
+  std::string text = table.chunks() == 1 && placement_text(table) == "loop" ? "belay-schedule 1," : "belay-schedule 2,";
+  text += std::string(table.name()) + "," + std::to_string(table.ranks()) + "," + std::to_string(table.micro_batches());
+  if (text.starts_with("belay-schedule 2")) text += "," + std::to_string(table.chunks()) + "," + placement_text(table);
+  text += "\n";
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
     const char* separator = "";
-    for (const action& now : table.actions(stage)) {
+    for (const action& now : table.actions(rank)) {
       text += separator;
       separator = ",";
       if (!now.is_exchange()) {
@@ -30537,6 +31023,13 @@ class csv_reader {
   [[nodiscard]] dynamic_table read();
 
  private:
+  // The rows after one that tells the sizes; rows of PyTorch's computes, of which the first is read.
+  [[nodiscard]] dynamic_table read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
+                                        std::size_t chunks, const std::vector<std::size_t>& stages);
+  [[nodiscard]] dynamic_table read_computes();
+  [[nodiscard]] static dynamic_table connected(dynamic_table table);
+  [[nodiscard]] std::vector<std::size_t> read_placement(std::size_t ranks, std::size_t chunks);
+
   static std::string_view trimmed(std::string_view text);
 
   void next_row();
@@ -30545,6 +31038,8 @@ class csv_reader {
 
   [[noreturn]] void refuse(const std::string& why) const;
   [[noreturn]] void refuse_cell() const;
+  [[noreturn]] void refuse_compute() const;
+  [[noreturn]] void refuse_row(std::size_t rank, const std::string& why) const;
   [[nodiscard]] std::string shown() const;
 
   std::size_t size(const char* what, std::size_t most);
@@ -30555,6 +31050,12 @@ class csv_reader {
   static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
 
   [[nodiscard]] action parse(std::string_view text) const;
+  // A compute of a stage, which the chunk of `made` holds.
+  struct stage_compute {
+    std::size_t stage;
+    action made;
+  };
+  void parse_computes(std::string_view text, std::vector<stage_compute>& into) const;
 
   std::string_view rest_;
   where at_;
@@ -30565,7 +31066,8 @@ class csv_reader {
   bool more_cells_ = false;
 };
 
-/// Reads what `to_csv` writes. Throws input_error with row and column, counted from 1.
+/// Reads what `to_csv` writes, and PyTorch's tables of computes. Throws input_error with row and column, counted from
+/// 1, and usage_error where a table without transfers has none that would let it run.
 [[nodiscard]] BELAY_DECL dynamic_table from_csv(std::string_view text, where at = where::current());
 
 }  // namespace schedule
@@ -30575,37 +31077,629 @@ class csv_reader {
 //
 // Reads a schedule from its table.
 
+// ---- belay/parallel/schedule/rules.hpp
+//
+// The schedules. A rule says what a rank computes, in order; `generate` finds the exchanges and makes a table of it, at
+// compile time or at start-up. In every rule the backwards of a chunk run in micro-batch order 0, 1, 2, ...: gradients
+// are added in the same order in every schedule, so their bits do not depend on it.
+
+// ---- belay/parallel/schedule/exchanges.hpp
+//
+// Finds the exchanges of a schedule from what its ranks compute. A tensor travels at a moment at which both ranks are
+// between two computes, the last one before it is needed: neither waits for the other, and it is received when it is
+// used. Where there is no such moment it travels as soon as it is there.
+//
+// Such a table runs although nothing is buffered. Give every exchange the time at which the compute after it begins.
+// Two ranks that meet each have this time after the time of the other's exchange before. So of all exchanges that are
+// not over the one with the least time has partners whose earlier exchanges are over: no circle of ranks can wait.
+
+#include <limits>
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// The gaps of a rank: gap g is the time between its compute g - 1 and its compute g.
+struct rank_gaps {
+  const ticks* begins;
+  const ticks* ends;
+  std::size_t size;  // computes
+
+  [[nodiscard]] constexpr ticks opens(std::size_t gap) const noexcept { return gap == 0 ? 0 : ends[gap - 1]; }
+  [[nodiscard]] constexpr ticks closes(std::size_t gap) const noexcept {
+    return gap == size ? std::numeric_limits<ticks>::max() : begins[gap];
+  }
+};
+
+/// The gaps of sender and receiver in which a tensor travels.
+struct meeting_gaps {
+  std::size_t sender;
+  std::size_t receiver;
+};
+
+/// Of a tensor that the sender's compute `made` gives and the receiver's compute `used` takes.
+[[nodiscard]] constexpr meeting_gaps find_meeting(const rank_gaps& sender, std::size_t made, const rank_gaps& receiver,
+                                                  std::size_t used) {
+  const ticks there = sender.ends[made], needed = receiver.begins[used];
+  std::size_t sends = made + 1, receives = used;
+  while (sends < sender.size && sender.ends[sends] <= needed) ++sends;
+  while (true) {
+    if (sender.opens(sends) > receiver.closes(receives)) {
+      if (--sends == made) break;
+    } else if (receiver.opens(receives) > sender.closes(sends)) {
+      if (receives == 0 || receiver.closes(--receives) < there) break;
+    } else {
+      return {sends, receives};
+    }
+  }
+  receives = used;
+  while (receives > 0 && receiver.closes(receives - 1) >= there) --receives;
+  return {made + 1, receives};
+}
+
+/// An exchange whose sends come before its receives.
+[[nodiscard]] constexpr action sends_first(const action& exchange) {
+  action ordered = exchange;
+  std::size_t at = 0;
+  for (const transfer_direction direction : {transfer_direction::send, transfer_direction::receive}) {
+    for (std::size_t i = 0; i < exchange.transfer_count; ++i)
+      if (exchange.group[i].direction == direction) ordered.group[at++] = exchange.group[i];
+  }
+  return ordered;
+}
+
+/// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1,
+/// and so on; and `out.next_rank()` before each rank. Throws usage_error where no exchanges would make the lists run.
+template <class Out>
+constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
+  eager_times times(lists);
+  if (!run_eagerly(lists, equal_costs{}, times))
+    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
+  const scratch_array<action> before(lists.room());  // of every compute
+  const scratch_array<action> after(ranks);          // the last ones
+  const auto gaps_of = [&](std::size_t rank) {
+    const std::size_t first = lists.first(rank);
+    return rank_gaps{times.begin.data() + first, times.end.data() + first, lists.size(rank)};
+  };
+  const auto exchange_at = [&](std::size_t rank, std::size_t gap) -> action& {
+    action& found = gap == lists.size(rank) ? after[rank] : before[lists.first(rank) + gap];
+    found.kind = action_kind::exchange;
+    return found;
+  };
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const rank_gaps own = gaps_of(rank);
+    const planned_compute* const list = lists.of(rank);
+    for (std::size_t i = 0; i < own.size; ++i) {
+      const planned_compute& now = list[i];
+      if (now.kind == action_kind::weight_gradient) continue;
+      const bool forward = now.kind == action_kind::forward;
+      const std::size_t stage = lists.stage(rank, now.chunk);
+      const std::size_t source = forward ? stage - 1 : stage + 1;
+      if (source >= stages) continue;
+      const std::size_t from = lists.rank_of(source);
+      if (from == rank) continue;
+      const std::size_t cell = source * micro_batches + now.micro_batch;
+      const std::size_t made = (forward ? times.forward : times.input)[cell] - 1 - lists.first(from);
+      const meeting_gaps met = find_meeting(gaps_of(from), made, own, i);
+      const payload what = forward ? payload::activation : payload::gradient;
+      exchange_at(from, met.sender).send(what, now.micro_batch, rank, lists.chunk_of(source));
+      exchange_at(rank, met.receiver).receive(what, now.micro_batch, from, now.chunk);
+    }
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    out.next_rank();
+    const planned_compute* const list = lists.of(rank);
+    const action* const exchanges = before.data() + lists.first(rank);
+    for (std::size_t i = 0; i < lists.size(rank); ++i) {
+      if (exchanges[i].transfer_count > 0) out(sends_first(exchanges[i]));
+      out(list[i]);
+    }
+    if (after[rank].transfer_count > 0) out(sends_first(after[rank]));
+  }
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Counts the actions of a table before its storage exists, and those that are exchanges. Empty ones are left out.
+struct counting_sink {
+  std::size_t count = 0;
+  std::size_t exchanges = 0;
+
+  constexpr void next_rank() noexcept {}
+  constexpr void operator()(const planned_compute&) noexcept { ++count; }
+  constexpr void operator()(const action& next) noexcept {
+    count += !next.is_exchange() || next.transfer_count > 0;
+    exchanges += next.is_exchange() && next.transfer_count > 0;
+  }
+};
+
+/// Writes the actions of a table in order.
+template <class Actions, class Offsets>
+struct writing_sink {
+  Actions* actions;
+  Offsets* offsets;
+  std::size_t count = 0;
+  std::size_t ranks = 0;
+
+  constexpr void next_rank() { (*offsets)[ranks++] = count; }
+  constexpr void operator()(const planned_compute& next) {
+    (*actions)[count++] = action::compute(next.kind, next.micro_batch, next.chunk);
+  }
+  constexpr void operator()(const action& next) {
+    if (next.is_exchange() && next.transfer_count == 0) return;
+    (*actions)[count++] = next;
+  }
+};
+
+/// Writes the actions of a table whose size is known at the end.
+struct growing_sink {
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets;
+
+  void next_rank() { offsets.push_back(actions.size()); }
+  void operator()(const planned_compute& next) {
+    actions.push_back(action::compute(next.kind, next.micro_batch, next.chunk));
+  }
+  void operator()(const action& next) {
+    if (!next.is_exchange() || next.transfer_count > 0) actions.push_back(next);
+  }
+};
+
+/// Takes what a rule writes for one rank.
+struct compute_sink {
+  compute_lists* lists;
+  std::size_t rank;
+
+  constexpr void operator()(const planned_compute& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
+  constexpr void operator()(const action& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
+};
+
+/// A schedule as code: a class with a `static constexpr std::string_view name` and a
+/// `constexpr void operator()(auto& out, rank_position at) const`, which calls `out(plan_compute(...))` for each
+/// compute of rank `at.rank`. It may write exchanges too, and then writes all of them: `out(action)`. `placement
+/// placed() const` says where stages lie, where a rank holds more than one.
+template <class Rule>
+concept rank_rule = requires(const Rule& rule, counting_sink& out, rank_position at) {
+  { Rule::name } -> std::convertible_to<std::string_view>;
+  rule(out, at);
+};
+/// A schedule as code that writes the lists of all ranks at once: `constexpr void write(compute_lists& lists) const`,
+/// which calls `lists.add(rank, kind, micro_batch, chunk)`.
+template <class Rule>
+concept joint_rule = requires(const Rule& rule, compute_lists& lists) {
+  { Rule::name } -> std::convertible_to<std::string_view>;
+  rule.write(lists);
+};
+template <class Rule>
+concept rule = rank_rule<Rule> || joint_rule<Rule>;
+
+/// Where the stages of a rule's schedule lie.
+template <rule Rule>
+[[nodiscard]] constexpr placement placed_by(const Rule& rule) {
+  if constexpr (requires { rule.placed(); }) return rule.placed();
+  return {};
+}
+
+/// The fewest micro-batches that a rule's schedule has.
+template <rule Rule>
+[[nodiscard]] constexpr std::size_t least_micro_batches([[maybe_unused]] const Rule& rule,
+                                                        [[maybe_unused]] std::size_t ranks) {
+  if constexpr (requires { rule.least_micro_batches(ranks); }) return rule.least_micro_batches(ranks);
+  return 1;
+}
+
+/// The lists of a rule that writes no exchanges.
+template <rule Rule>
+constexpr void write_lists(const Rule& rule, compute_lists& lists) {
+  if constexpr (rank_rule<Rule>) {
+    for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+      compute_sink sink{&lists, rank};
+      rule(sink, rank_position{rank, lists.ranks(), lists.micro_batches()});
+    }
+  } else {
+    rule.write(lists);
+  }
+}
+
+/// Writes a rule's table to `out`, by rank.
+template <rule Rule, class Out>
+constexpr void write_table(const Rule& rule, std::size_t ranks, std::size_t micro_batches, Out& out) {
+  if constexpr (rank_rule<Rule>) {
+    counting_sink counted;
+    for (std::size_t rank = 0; rank < ranks && counted.exchanges == 0; ++rank)
+      rule(counted, rank_position{rank, ranks, micro_batches});
+    if (counted.exchanges > 0) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        out.next_rank();
+        rule(out, rank_position{rank, ranks, micro_batches});
+      }
+      return;
+    }
+  }
+  const placement placed = placed_by(rule);
+  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
+  write_lists(rule, lists);
+  write_with_exchanges(lists, out);
+}
+
+/// The cost of a rule's schedule, without its table. The rule writes no exchanges.
+template <rule Rule, schedule_costs Costs>
+[[nodiscard]] constexpr eager_cost cost_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
+                                           const Costs& costs) {
+  const placement placed = placed_by(rule);
+  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
+  write_lists(rule, lists);
+  return cost_of(lists, costs);
+}
+
+/// Number of actions that a rule's table has.
+template <rule Rule>
+[[nodiscard]] constexpr std::size_t action_count(const Rule& rule, std::size_t ranks, std::size_t micro_batches) {
+  counting_sink sink;
+  write_table(rule, ranks, micro_batches, sink);
+  return sink.count;
+}
+
+/// The table of a rule, which is a value, as a constexpr value.
+template <auto Rule, std::size_t Ranks, std::size_t MicroBatches>
+[[nodiscard]] constexpr auto generate() {
+  static_assert(Ranks > 0 && MicroBatches > 0,
+                "a schedule needs at least one stage and one micro-batch: write one_f_one_b<Stages, MicroBatches>() "
+                "with both above zero");
+  static_assert(MicroBatches >= least_micro_batches(Rule, Ranks),
+                "this schedule needs more micro-batches: DualPipeV two for each rank");
+  constexpr std::size_t chunks = placed_by(Rule).chunks;
+  using storage = fixed_storage<Ranks, MicroBatches, action_count(Rule, Ranks, MicroBatches), chunks>;
+  typename storage::action_list actions{};
+  typename storage::offset_list offsets{};
+  writing_sink<typename storage::action_list, typename storage::offset_list> sink{&actions, &offsets};
+  write_table(Rule, Ranks, MicroBatches, sink);
+  sink.next_rank();
+  return basic_table<storage>(decltype(Rule)::name, Ranks, MicroBatches, actions, offsets, placed_by(Rule));
+}
+/// The table of a rule without values of its own.
+template <rule Rule, std::size_t Ranks, std::size_t MicroBatches>
+[[nodiscard]] constexpr auto generate() {
+  return generate<Rule{}, Ranks, MicroBatches>();
+}
+
+/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
+/// their product is above its limit, or the rule needs more micro-batches.
+template <rule Rule>
+[[nodiscard]] dynamic_table generate(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
+                                     where at = where::current()) {
+  const std::string name(Rule::name);
+  const std::size_t chunks = placed_by(rule).chunks;
+  if (ranks == 0 || micro_batches == 0 || chunks == 0) {
+    throw usage_error("schedule " + name + " needs at least one stage and one micro-batch, not " +
+                          std::to_string(ranks * chunks) + " and " + std::to_string(micro_batches),
+                      at);
+  }
+  if (ranks > most_stages || micro_batches > most_micro_batches || chunks > most_stages / ranks ||
+      ranks * chunks > most_cells / micro_batches) {
+    throw usage_error("schedule " + name + " of " + std::to_string(ranks) + " stages and " +
+                          std::to_string(micro_batches) + " micro-batches: at most are " + std::to_string(most_stages) +
+                          " stages, " + std::to_string(most_micro_batches) + " micro-batches and " +
+                          std::to_string(most_cells) + " of both multiplied",
+                      at);
+  }
+  if (const std::size_t least = least_micro_batches(rule, ranks); micro_batches < least) {
+    throw usage_error("schedule " + name + " on " + std::to_string(ranks) + " ranks needs at least " +
+                          std::to_string(least) + " micro-batches, not " + std::to_string(micro_batches),
+                      at);
+  }
+  growing_sink sink;
+  write_table(rule, ranks, micro_batches, sink);
+  sink.next_rank();
+  return dynamic_table(name, ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets), placed_by(rule));
+}
+template <rule Rule>
+[[nodiscard]] dynamic_table generate(std::size_t ranks, std::size_t micro_batches, where at = where::current()) {
+  return generate(Rule{}, ranks, micro_batches, at);
+}
+
+/// All forwards, then all backwards. A rank keeps all m micro-batches.
+struct gpipe_rule {
+  static constexpr std::string_view name = "gpipe";
+
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    for (std::size_t i = 0; i < at.micro_batches; ++i) out(plan_compute(action_kind::forward, i));
+    for (std::size_t i = 0; i < at.micro_batches; ++i) out(plan_compute(action_kind::backward, i));
+  }
+};
+
+/// The order of the computes of a rank with several chunks: groups of micro-batches, of which every chunk computes one
+/// after the other. What is left over is the last group, where it is one micro-batch a rank at least; a smaller one
+/// would make ranks wait for each other, so it is spread over the first groups. Backwards take the chunks the other way
+/// round.
+class interleaved_order {
+ public:
+  /// Groups of `group` micro-batches on `ranks`; 0: as many as there are ranks.
+  constexpr interleaved_order(std::size_t ranks, std::size_t micro_batches, std::size_t chunks, std::size_t group)
+      : micro_batches_(micro_batches), chunks_(chunks) {
+    const std::size_t asked = group == 0 ? ranks : group;
+    first_ = asked < micro_batches ? asked : micro_batches;
+    const std::size_t groups = micro_batches / first_, left = micro_batches % first_;
+    if (left == 0 || left >= ranks) return;
+    later_ = micro_batches / groups;
+    larger_ = micro_batches % groups;
+    first_ = larger_ > 0 ? later_ + 1 : later_;
+  }
+
+  /// Micro-batches of the first group, which no other exceeds.
+  [[nodiscard]] constexpr std::size_t group() const noexcept { return first_; }
+  [[nodiscard]] constexpr planned_compute forward(std::size_t number) const { return at(number, action_kind::forward); }
+  [[nodiscard]] constexpr planned_compute backward(std::size_t number, action_kind kind) const {
+    planned_compute found = at(number, kind);
+    found.chunk = static_cast<std::uint16_t>(chunks_ - 1 - found.chunk);
+    return found;
+  }
+
+ private:
+  [[nodiscard]] constexpr planned_compute at(std::size_t number, action_kind kind) const {
+    const std::size_t in_first = larger_ * first_ * chunks_;
+    const bool is_later = later_ > 0 && number >= in_first;
+    const std::size_t usual = is_later ? later_ : first_, skipped = is_later ? in_first : 0;
+    const std::size_t first = skipped / chunks_ + (number - skipped) / (usual * chunks_) * usual;
+    const std::size_t size = micro_batches_ - first < usual ? micro_batches_ - first : usual;
+    const std::size_t within = number - first * chunks_;
+    return plan_compute(kind, first + within % size, within / size);
+  }
+
+  std::size_t micro_batches_;
+  std::size_t chunks_;
+  std::size_t first_ = 1;  // size of the first groups
+  std::size_t later_ = 0;  // of those after `larger_` of them; 0: all are alike
+  std::size_t larger_ = 0;
+};
+
+/// 1F1B over `chunks` stages of each rank, which lie in a loop: the bubble is that much smaller, and more is kept.
+/// `group` micro-batches pass a chunk before the next one begins; 0: as many as there are ranks. With one chunk it is
+/// 1F1B: it alternates one forward and one backward once the pipeline is full, and a rank keeps at most
+/// min(m, p - rank) micro-batches. Warm-up after Narayanan et al. (2021), "Efficient Large-Scale Language Model
+/// Training on GPU Clusters".
+struct interleaved_rule {
+  static constexpr std::string_view name = "interleaved";
+
+  std::size_t chunks = 2;
+  std::size_t group = 0;
+
+  [[nodiscard]] constexpr placement placed() const { return {chunks, stage_in_loop}; }
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    const interleaved_order order(at.ranks, at.micro_batches, chunks, group);
+    const std::size_t all = at.micro_batches * chunks;
+    const std::size_t ahead = (chunks == 1 ? 1 : 2) * (at.ranks - 1 - at.rank) + (chunks - 1) * order.group();
+    const std::size_t warm = ahead < all ? ahead : all;
+    for (std::size_t i = 0; i < warm; ++i) out(order.forward(i));
+    for (std::size_t i = 0; i < all; ++i) {
+      if (warm + i < all) out(order.forward(warm + i));
+      out(order.backward(i, action_kind::backward));
+    }
+  }
+};
+
+/// Alternates one forward and one backward once the pipeline is full. A rank keeps at most min(m, p - rank)
+/// micro-batches.
+struct one_f_one_b_rule {
+  static constexpr std::string_view name = "1f1b";
+
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    interleaved_rule{1}(out, at);
+  }
+};
+
+/// Every chunk runs all micro-batches forward before the next one begins (Lamy-Poirier (2023), "Breadth-First Pipeline
+/// Parallelism"). Backwards run in rising order too.
+struct breadth_first_rule {
+  static constexpr std::string_view name = "bfs";
+
+  std::size_t chunks = 2;
+
+  [[nodiscard]] constexpr placement placed() const { return {chunks, stage_in_loop}; }
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    const interleaved_order order(at.ranks, at.micro_batches, chunks, at.micro_batches);
+    const std::size_t all = at.micro_batches * chunks;
+    for (std::size_t i = 0; i < all; ++i) out(order.forward(i));
+    for (std::size_t i = 0; i < all; ++i) out(order.backward(i, action_kind::backward));
+  }
+};
+
+/// 1F1B as a constexpr value.
+template <std::size_t Stages, std::size_t MicroBatches>
+[[nodiscard]] constexpr auto one_f_one_b() {
+  return generate<one_f_one_b_rule, Stages, MicroBatches>();
+}
+/// 1F1B for sizes known at run time: the same table.
+[[nodiscard]] inline dynamic_table one_f_one_b(std::size_t stages, std::size_t micro_batches,
+                                               where at = where::current()) {
+  return generate<one_f_one_b_rule>(stages, micro_batches, at);
+}
+
+/// GPipe as a constexpr value.
+template <std::size_t Stages, std::size_t MicroBatches>
+[[nodiscard]] constexpr auto gpipe() {
+  return generate<gpipe_rule, Stages, MicroBatches>();
+}
+/// GPipe for sizes known at run time: the same table.
+[[nodiscard]] inline dynamic_table gpipe(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
+  return generate<gpipe_rule>(stages, micro_batches, at);
+}
+
+/// A table whose computes stay in their order, with exchanges that let it run. Those that it has are left out. Throws
+/// usage_error where no exchanges would: some computes wait for each other, or a rank has more than four tensors to
+/// exchange between two computes.
+[[nodiscard]] inline dynamic_table with_exchanges(const dynamic_table& of) {
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return of.stage(rank, chunk); };
+  const compute_lists lists(of);
+  growing_sink sink;
+  write_with_exchanges(lists, sink);
+  sink.next_rank();
+  return dynamic_table(std::string(of.name()), of.ranks(), of.micro_batches(), std::move(sink.actions),
+                       std::move(sink.offsets), of.chunks(), stage_of);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
 BELAY_DECL dynamic_table csv_reader::read() {
   next_row();
-  if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
+  const std::string_view front = trimmed(line_.substr(0, line_.find(',')));
+  if (!front.empty() && (front.front() == '(' || (front.front() >= '0' && front.front() <= '9')))
+    return read_computes();
+  const std::string_view format = next_cell();
+  const bool placed = format == "belay-schedule 2";
+  if (!placed && format != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
   std::string name(next_cell());
   if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
-  const std::size_t stages = size("the number of stages", most_stages);
+  const std::size_t ranks = size("the number of stages", most_stages);
   const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
-  if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
-  if (more_cells_) refuse("the first row ends after the number of micro-batches");
+  const std::size_t chunks = placed ? size("the number of chunks", most_stages) : 1;
+  if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
+    refuse("stages times micro-batches must not exceed 16777216");
+  const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
+  if (more_cells_)
+    refuse(placed ? "the first row ends after the placement"
+                  : "the first row ends after the number of "
+                    "micro-batches");
+  return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
+}
+
+BELAY_DECL std::vector<std::size_t> csv_reader::read_placement(std::size_t ranks, std::size_t chunks) {
+  std::string_view text = next_cell();
+  std::vector<std::size_t> stages;
+  std::vector<bool> held(ranks * chunks);
+  const bool turns = text == "v", known = turns || text == "loop";
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      std::size_t stage = turns ? stage_in_v(rank, chunk, ranks) : stage_in_loop(rank, chunk, ranks);
+      if (!known && ((chunk > 0 && !take(text, ' ')) || (chunk == 0 && rank > 0 && !take(text, ';')) ||
+                     !take_number(text, ranks * chunks - 1, stage) || held[stage]))
+        refuse("'" + shown() + "' is no placement; expected loop, v, or each stage once, by rank: 0 3;1 2");
+      held[stage] = true;
+      stages.push_back(stage);
+    }
+  }
+  if (!known && !text.empty()) refuse("'" + shown() + "' is no placement; it lists more stages than there are");
+  return stages;
+}
+
+BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
+                                               std::size_t chunks, const std::vector<std::size_t>& stages) {
   std::vector<action> actions;
   std::vector<std::size_t> offsets(1);
-  for (std::size_t stage = 0; stage < stages; ++stage) {
+  bool exchanges = false;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (rest_.empty()) {
       ++row_;
       column_ = 1;
-      refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
-             std::to_string(stages) + " stages");
+      refuse("the row of stage " + std::to_string(rank) + " is missing; the first row announces " +
+             std::to_string(ranks) + " stages");
     }
     next_row();
     if (trimmed(line_).empty()) more_cells_ = false;
-    while (more_cells_) actions.push_back(parse(next_cell()));
+    while (more_cells_) {
+      actions.push_back(parse(next_cell()));
+      exchanges = exchanges || actions.back().is_exchange();
+    }
     offsets.push_back(actions.size());
   }
   while (!rest_.empty()) {
     next_row();
     if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
   }
-  return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) {
+    return stages.empty() ? rank : stages[rank * chunks + chunk];
+  };
+  dynamic_table table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), chunks, stage_of);
+  return exchanges ? std::move(table) : connected(std::move(table));
+}
+
+// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
+// and its proof says so.
+BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
+  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    for (const action& each : table.actions(rank))
+      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
+  }
+  return with_exchanges(table);
+}
+
+BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
+  std::string_view rest = text;
+  const bool pair = take(rest, '(');
+  do {
+    stage_compute next{};
+    if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
+    const std::size_t kind = std::string_view("FBIW").find(rest.front());
+    if (kind == std::string_view::npos) refuse_compute();
+    rest.remove_prefix(1);
+    std::size_t micro_batch = 0;
+    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
+    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    into.push_back(next);
+  } while (pair && take(rest, ';'));
+  if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
+}
+
+BELAY_DECL dynamic_table csv_reader::read_computes() {
+  std::vector<std::vector<stage_compute>> rows;
+  std::size_t stages = 1, micro_batches = 1;
+  while (true) {
+    if (!trimmed(line_).empty()) {
+      std::vector<stage_compute>& row = rows.emplace_back();
+      while (more_cells_) {
+        const std::string_view cell = next_cell();
+        if (!cell.empty()) parse_computes(cell, row);
+      }
+      for (const stage_compute& each : row) {
+        stages = std::max(stages, each.stage + 1);
+        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
+      }
+    }
+    if (rest_.empty()) break;
+    next_row();
+  }
+  const std::size_t chunks = stages / rows.size();
+  if (stages > most_cells / micro_batches) refuse("stages times micro-batches must not exceed 16777216");
+  if (stages % rows.size() != 0)
+    refuse("the table names " + std::to_string(stages) + " stages in " + std::to_string(rows.size()) +
+           " rows: each rank holds as many stages as any other");
+  std::vector<std::size_t> placed;  // by rank: its stages in rising order
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  std::vector<std::size_t> holder(stages, rows.size());
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    for (const stage_compute& each : rows[rank]) {
+      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
+        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
+      holder[each.stage] = rank;
+    }
+    for (std::size_t stage = 0; stage < stages; ++stage)
+      if (holder[stage] == rank) placed.push_back(stage);
+    if (placed.size() != (rank + 1) * chunks)
+      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
+                           std::to_string(chunks));
+    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
+    for (stage_compute each : rows[rank]) {
+      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
+      actions.push_back(each.made);
+    }
+    offsets.push_back(actions.size());
+  }
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
+  return connected({"csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks, stage_of});
 }
 
 BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {
@@ -30645,6 +31739,16 @@ BELAY_DECL void csv_reader::refuse_cell() const {
   refuse("'" + shown() +
          "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
          "as SA0>1 or SA1>1+RG0<1");
+}
+
+BELAY_DECL void csv_reader::refuse_compute() const {
+  refuse("'" + shown() +
+         "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
+         "such as (0F1;3B0)OVERLAP_F_B");
+}
+
+BELAY_DECL void csv_reader::refuse_row(std::size_t rank, const std::string& why) const {
+  throw input_error("schedule CSV, row of rank " + std::to_string(rank) + ": " + why, at_);
 }
 
 BELAY_DECL std::string csv_reader::shown() const {
@@ -30727,193 +31831,6 @@ BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/schedule/rules.hpp
-//
-// The schedules. A rule writes the list of one stage to a sink; `generate` turns a rule into a table, at compile time
-// or at start-up. In every rule the backwards of a stage run in micro-batch order 0, 1, 2, ...: gradients are added in
-// the same order in every schedule, so their bits do not depend on it.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// Counts the actions of a table before its storage exists. Empty exchanges are left out.
-struct counting_sink {
-  std::size_t count = 0;
-
-  constexpr void operator()(const action& next) noexcept { count += !next.is_exchange() || next.transfer_count > 0; }
-};
-
-/// Writes the actions of a table in order.
-template <class Actions>
-struct writing_sink {
-  Actions* actions;
-  std::size_t count = 0;
-
-  constexpr void operator()(const action& next) {
-    if (next.is_exchange() && next.transfer_count == 0) return;
-    (*actions)[count++] = next;
-  }
-};
-
-/// A schedule as code: an empty class with a `static constexpr std::string_view name` and a
-/// `constexpr void operator()(auto& out, position at) const`, which calls `out(action)` for each action of stage
-/// `at.stage`.
-template <class Rule>
-concept rule = std::default_initializable<Rule> && requires(const Rule& rule, counting_sink& out, position at) {
-  { Rule::name } -> std::convertible_to<std::string_view>;
-  rule(out, at);
-};
-
-/// Number of actions that a rule writes for all stages.
-template <rule Rule>
-[[nodiscard]] constexpr std::size_t action_count(std::size_t stages, std::size_t micro_batches) {
-  counting_sink sink;
-  for (std::size_t stage = 0; stage < stages; ++stage) Rule{}(sink, position{stage, stages, micro_batches});
-  return sink.count;
-}
-
-/// Runs a rule for every stage into storage that holds exactly its actions.
-template <rule Rule, class Storage>
-[[nodiscard]] constexpr basic_table<Storage> written(std::size_t stages, std::size_t micro_batches,
-                                                     typename Storage::action_list actions,
-                                                     typename Storage::offset_list offsets) {
-  writing_sink<typename Storage::action_list> sink{&actions};
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    offsets[stage] = sink.count;
-    Rule{}(sink, position{stage, stages, micro_batches});
-  }
-  offsets[stages] = sink.count;
-  return basic_table<Storage>(typename Storage::text(Rule::name), stages, micro_batches, std::move(actions),
-                              std::move(offsets));
-}
-
-/// The rule's table as a constexpr value.
-template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
-[[nodiscard]] constexpr auto generate() {
-  static_assert(Stages > 0 && MicroBatches > 0,
-                "a schedule needs at least one stage and one micro-batch: write one_f_one_b<Stages, MicroBatches>() "
-                "with both above zero");
-  using storage = fixed_storage<Stages, MicroBatches, action_count<Rule>(Stages, MicroBatches)>;
-  return written<Rule, storage>(Stages, MicroBatches, {}, {});
-}
-
-/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
-/// their product is above its limit.
-template <rule Rule>
-[[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
-  if (stages == 0 || micro_batches == 0) {
-    throw usage_error("schedule " + std::string(Rule::name) + " needs at least one stage and one micro-batch, not " +
-                          std::to_string(stages) + " and " + std::to_string(micro_batches),
-                      at);
-  }
-  if (stages > most_stages || micro_batches > most_micro_batches || stages * micro_batches > most_cells) {
-    throw usage_error("schedule " + std::string(Rule::name) + " of " + std::to_string(stages) + " stages and " +
-                          std::to_string(micro_batches) + " micro-batches: at most are " + std::to_string(most_stages) +
-                          " stages, " + std::to_string(most_micro_batches) + " micro-batches and " +
-                          std::to_string(most_cells) + " of both multiplied",
-                      at);
-  }
-  return written<Rule, dynamic_storage>(stages, micro_batches,
-                                        std::vector<action>(action_count<Rule>(stages, micro_batches)),
-                                        std::vector<std::size_t>(stages + 1));
-}
-
-/// Alternates one forward and one backward once the pipeline is full. A stage keeps at most min(m, p - stage)
-/// micro-batches. In the steady state the send of an activation and the receive of a gradient form one exchange, and so
-/// do the receive of an activation and the send of a gradient. In exchanges of their own they would deadlock.
-struct one_f_one_b_rule {
-  static constexpr std::string_view name = "1f1b";
-
-  template <class Out>
-  constexpr void operator()(Out& out, position at) const {
-    const std::size_t behind = at.stages - at.stage - 1;
-    const std::size_t warm = behind < at.micro_batches ? behind : at.micro_batches;
-    const std::size_t steady = at.micro_batches - warm;
-    for (std::size_t i = 0; i < warm; ++i) {
-      receive_activation(out, at, i);
-      out(action::compute(action_kind::forward, i));
-      out(action::exchange().send(payload::activation, i, at.stage + 1));
-    }
-    if (steady > 0) receive_activation(out, at, warm);
-    for (std::size_t i = 0; i < steady; ++i) {
-      out(action::compute(action_kind::forward, warm + i));
-      if (!at.last()) {
-        out(action::exchange()
-                .send(payload::activation, warm + i, at.stage + 1)
-                .receive(payload::gradient, i, at.stage + 1));
-      }
-      out(action::compute(action_kind::backward, i));
-      if (!at.first()) {
-        action after = action::exchange().send(payload::gradient, i, at.stage - 1);
-        if (i + 1 < steady) after.receive(payload::activation, warm + i + 1, at.stage - 1);
-        out(after);
-      }
-    }
-    for (std::size_t i = steady; i < at.micro_batches; ++i) {
-      out(action::exchange().receive(payload::gradient, i, at.stage + 1));
-      out(action::compute(action_kind::backward, i));
-      if (!at.first()) out(action::exchange().send(payload::gradient, i, at.stage - 1));
-    }
-  }
-
- private:
-  template <class Out>
-  static constexpr void receive_activation(Out& out, position at, std::size_t micro_batch) {
-    if (!at.first()) out(action::exchange().receive(payload::activation, micro_batch, at.stage - 1));
-  }
-};
-
-/// All forwards, then all backwards. A stage keeps all m micro-batches. A send forms one exchange with the stage's next
-/// receive, so that a stage may be one tensor ahead of its neighbour.
-struct gpipe_rule {
-  static constexpr std::string_view name = "gpipe";
-
-  template <class Out>
-  constexpr void operator()(Out& out, position at) const {
-    if (!at.first()) out(action::exchange().receive(payload::activation, 0, at.stage - 1));
-    for (std::size_t i = 0; i < at.micro_batches; ++i) {
-      const bool more = i + 1 < at.micro_batches;
-      out(action::compute(action_kind::forward, i));
-      action after = action::exchange();
-      if (!at.last()) after.send(payload::activation, i, at.stage + 1);
-      if (more && !at.first()) after.receive(payload::activation, i + 1, at.stage - 1);
-      if (!more && !at.last()) after.receive(payload::gradient, 0, at.stage + 1);
-      out(after);
-    }
-    for (std::size_t i = 0; i < at.micro_batches; ++i) {
-      out(action::compute(action_kind::backward, i));
-      action after = action::exchange();
-      if (!at.first()) after.send(payload::gradient, i, at.stage - 1);
-      if (i + 1 < at.micro_batches && !at.last()) after.receive(payload::gradient, i + 1, at.stage + 1);
-      out(after);
-    }
-  }
-};
-
-/// 1F1B as a constexpr value.
-template <std::size_t Stages, std::size_t MicroBatches>
-[[nodiscard]] constexpr auto one_f_one_b() {
-  return generate<one_f_one_b_rule, Stages, MicroBatches>();
-}
-/// 1F1B for sizes known at run time: the same table.
-[[nodiscard]] inline dynamic_table one_f_one_b(std::size_t stages, std::size_t micro_batches,
-                                               where at = where::current()) {
-  return generate<one_f_one_b_rule>(stages, micro_batches, at);
-}
-
-/// GPipe as a constexpr value.
-template <std::size_t Stages, std::size_t MicroBatches>
-[[nodiscard]] constexpr auto gpipe() {
-  return generate<gpipe_rule, Stages, MicroBatches>();
-}
-/// GPipe for sizes known at run time: the same table.
-[[nodiscard]] inline dynamic_table gpipe(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
-  return generate<gpipe_rule>(stages, micro_batches, at);
-}
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/schedule/timeline.hpp
 //
 // Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
@@ -30924,70 +31841,83 @@ namespace belay::inline BELAY_ABI {
 namespace schedule {
 
 /// Time in the unit of the given times (seconds, or whole units when `Time` is an integer).
-template <class PerStage>
+template <class PerRank>
 struct timeline_result {
-  using time = typename PerStage::value_type;
+  using time = typename PerRank::value_type;
 
-  PerStage busy{};     // per stage: computing
-  PerStage waiting{};  // per stage: in an exchange until its partners came
-  PerStage end{};      // per stage: when its last action is done
-  time total{};        // when the last stage is done
+  PerRank busy{};     // per rank: computing
+  PerRank waiting{};  // per rank: in an exchange until its partners came
+  PerRank end{};      // per rank: when its last action is done
+  time total{};       // when the last rank is done
 
-  /// The share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over stages. A rank can
+  /// The share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over ranks. A rank can
   /// measure it without communication. 0 where nothing takes time.
   [[nodiscard]] constexpr double bubble() const noexcept {
     double sum = 0;
-    for (std::size_t stage = 0; stage < waiting.size(); ++stage) {
-      if (end[stage] > time{}) sum += static_cast<double>(waiting[stage]) / static_cast<double>(end[stage]);
+    for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
+      if (end[rank] > time{}) sum += static_cast<double>(waiting[rank]) / static_cast<double>(end[rank]);
     }
     return sum / static_cast<double>(waiting.size());
   }
 
-  /// The share of the whole pipeline in which a stage does not compute, mean over stages. With equal stages it is
+  /// The share of the whole pipeline in which a rank does not compute, mean over ranks. With equal stages it is
   /// (p - 1) / (m + p - 1) for GPipe and 1F1B.
   [[nodiscard]] constexpr double idle() const noexcept {
     if (!(total > time{})) return 0;
     double sum = 0;
-    for (std::size_t stage = 0; stage < busy.size(); ++stage) sum += static_cast<double>(total - busy[stage]);
+    for (std::size_t rank = 0; rank < busy.size(); ++rank) sum += static_cast<double>(total - busy[rank]);
     return sum / (static_cast<double>(total) * static_cast<double>(busy.size()));
   }
 };
 
-/// A clock for `play`. `Watch(stage, action, begin, end)` is called for every compute.
-template <class PerStage, class Watch>
+/// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
+/// each.
+template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
 class clock_visitor {
  public:
-  using time = typename PerStage::value_type;
+  using time = typename PerRank::value_type;
 
-  constexpr clock_visitor(timeline_result<PerStage>& result, PerStage& met, std::span<const time> forward,
-                          std::span<const time> backward, Watch& watch)
-      : result_(result), met_(met), forward_(forward), backward_(backward), watch_(watch) {}
+  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
+                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
+      : micro_batches_(micro_batches),
+        result_(result),
+        met_(met),
+        posted_at_(posted_at),
+        message_(message),
+        takes_(takes),
+        watch_(watch) {}
 
-  constexpr void compute(std::size_t stage, const action& now) {
-    time takes = now.kind == action_kind::forward ? forward_[stage] : backward_[stage];
-    if (now.kind == action_kind::input_gradient) takes /= 2;
-    if (now.kind == action_kind::weight_gradient) takes -= takes / 2;
-    const time begin = result_.end[stage];
-    result_.end[stage] += takes;
-    result_.busy[stage] += takes;
-    watch_(stage, now, begin, result_.end[stage]);
+  constexpr void compute(std::size_t rank, const action& now) {
+    const time takes = takes_(rank, now);
+    const time begin = result_.end[rank];
+    result_.end[rank] += takes;
+    result_.busy[rank] += takes;
+    watch_(rank, now, begin, result_.end[rank]);
   }
-  constexpr void post(std::size_t stage) { met_[stage] = result_.end[stage]; }
-  constexpr void meet(std::size_t stage, std::size_t peer) {
-    // Both wait in their groups, so their clocks show when they posted.
-    if (result_.end[peer] > met_[stage]) met_[stage] = result_.end[peer];
-    if (result_.end[stage] > met_[peer]) met_[peer] = result_.end[stage];
+  constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
+  constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
+    posted_at_[end * micro_batches_ + number] = result_.end[rank];
   }
-  constexpr void complete(std::size_t stage) {
-    result_.waiting[stage] += met_[stage] - result_.end[stage];
-    result_.end[stage] = met_[stage];
+  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
+    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
+  }
+  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
+  constexpr void complete(std::size_t rank) {
+    result_.waiting[rank] += met_[rank] - result_.end[rank];
+    result_.end[rank] = met_[rank];
   }
 
  private:
-  timeline_result<PerStage>& result_;
-  PerStage& met_;
-  std::span<const time> forward_;
-  std::span<const time> backward_;
+  constexpr void not_before(std::size_t rank, time moment) {
+    if (moment > met_[rank]) met_[rank] = moment;
+  }
+
+  std::size_t micro_batches_;
+  timeline_result<PerRank>& result_;
+  PerRank& met_;
+  PostTimes& posted_at_;
+  time message_;
+  const Takes& takes_;
   Watch& watch_;
 };
 
@@ -30996,13 +31926,16 @@ class clock_visitor {
 template <any_table Table, class Time = double>
 class timeline_player {
  public:
-  using per_stage = typename Table::storage::template per_stage<Time>;
+  using per_rank = typename Table::storage::template per_rank<Time>;
 
   explicit constexpr timeline_player(const Table& table, where at = where::current())
-      : table_(&table), state_(table.stages()), met_(Table::storage::template each_stage<Time>(table.stages())) {
+      : table_(&table),
+        state_(table.ranks(), table.stages()),
+        met_(Table::storage::template each_rank<Time>(table.ranks())) {
     result_.busy = met_;
     result_.waiting = met_;
     result_.end = met_;
+    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
     const auto proven = proof(table);
     if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   }
@@ -31010,20 +31943,19 @@ class timeline_player {
 
   /// The times of each stage for one micro-batch. An input gradient and a weight gradient take half a backward each.
   /// The result is valid until the next call.
-  constexpr const timeline_result<per_stage>& play(std::span<const Time> forward, std::span<const Time> backward,
-                                                   where at = where::current()) {
+  constexpr const timeline_result<per_rank>& play(std::span<const Time> forward, std::span<const Time> backward,
+                                                  where at = where::current()) {
     auto nobody = [](auto&&...) {};
     return play_watched(forward, backward, nobody, at);
   }
 
   /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
-  /// of the walk, it calls `watch(stage, action, begin, end)`. An input gradient and a weight gradient take half a
+  /// of the walk, it calls `watch(rank, action, begin, end)`. An input gradient and a weight gradient take half a
   /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
   /// one time for each stage.
   template <class Watch>
-  constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
-                                                           std::span<const Time> backward, Watch& watch,
-                                                           where at = where::current()) {
+  constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
+                                                          Watch& watch, where at = where::current()) {
     const std::size_t stages = table_->stages();
     if (forward.size() != stages || backward.size() != stages) {
       throw usage_error("a timeline needs one forward time and one backward time for each of " +
@@ -31031,23 +31963,68 @@ class timeline_player {
                             std::to_string(backward.size()),
                         at);
     }
-    result_.total = Time{};
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      result_.busy[stage] = result_.waiting[stage] = result_.end[stage] = Time{};
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const std::size_t stage = table_->stage(rank, now.chunk);
+          if (now.kind == action_kind::forward) return forward[stage];
+          if (now.kind == action_kind::backward) return backward[stage];
+          const Time half = backward[stage] / 2;
+          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
+        },
+        Time{}, {}, watch);
+  }
+
+  /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.
+  template <schedule_costs Costs>
+  constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
+    auto nobody = [](auto&&...) {};
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
+          if (now.kind == action_kind::forward) return of.forward;
+          if (now.kind == action_kind::input_gradient) return of.input_gradient;
+          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
+        },
+        costs.message(), by, nobody);
+  }
+
+ private:
+  // By end, then by number of the tensor.
+  class post_times {
+   public:
+    explicit constexpr post_times(timeline_player& of) : of_(of) {}
+    constexpr Time& operator[](std::size_t at) const {
+      const std::size_t micro_batches = of_.table_->micro_batches();
+      const std::size_t end = at / micro_batches;
+      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
     }
-    clock_visitor<per_stage, Watch> clock(result_, met_, forward, backward, watch);
-    schedule::play(*table_, state_, clock);
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      if (result_.end[stage] > result_.total) result_.total = result_.end[stage];
+
+   private:
+    timeline_player& of_;
+  };
+
+  template <class Takes, class Watch>
+  constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
+    result_.total = Time{};
+    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
+    }
+    const post_times posted_at(*this);
+    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
+                                                                         posted_at, message, takes, watch);
+    schedule::play(*table_, state_, clock, by);
+    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
     }
     return result_;
   }
 
- private:
   const Table* table_;
   play_state<typename Table::storage> state_;
-  per_stage met_;  // per stage: when the group it stands in has met all partners so far
-  timeline_result<per_stage> result_;
+  per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  // By own_end: when the tensors of each stage were posted.
+  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
+  timeline_result<per_rank> result_;
 };
 
 /// Plays a table once. Times are those of one micro-batch, one entry for each stage.
@@ -31057,6 +32034,575 @@ template <any_table Table>
   timeline_player<Table> player(table, at);
   return player.play(forward_seconds, backward_seconds, at);
 }
+
+/// Costs of the stages of a table, one for each.
+struct table_costs {
+  std::vector<stage_costs> stages;
+  ticks between_ranks = 0;
+
+  [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
+  [[nodiscard]] ticks message() const noexcept { return between_ranks; }
+};
+
+/// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
+/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
+struct edge_depths {
+  std::size_t to_run = 0;
+  std::size_t to_reach_total = 0;
+};
+
+/// The time that a table takes with edges of `depth`, at least 1; -1 where it does not end.
+[[nodiscard]] BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth);
+
+/// The depths of a table. Throws usage_error where its computes wait for each other, or `costs` has not one entry for
+/// each stage.
+[[nodiscard]] BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs,
+                                                 where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/timeline.ipp
+//
+// The time of a table whose edges hold a few tensors.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth) {
+  const std::size_t ranks = table.ranks(), stages = table.stages(), micro_batches = table.micro_batches();
+  constexpr ticks never = -1;
+  // What a stage gives: the activation, or the gradient. When each is there, and in the order of its edge when it was
+  // used.
+  struct edge {
+    std::vector<ticks> there;
+    std::vector<ticks> used;
+    std::size_t sent = 0;
+  };
+  std::array<std::vector<edge>, 2> edges;
+  for (auto& each : edges) each.assign(stages, {std::vector<ticks>(micro_batches, never), {}, 0});
+  struct rank_state {
+    std::size_t at = 0;
+    ticks clock = 0;
+    edge* full = nullptr;  // its last tensor waits for room
+  };
+  std::vector<rank_state> states(ranks);
+  const auto leave = [&](rank_state& of) {  // whether the edge has room
+    if (of.full == nullptr) return true;
+    const std::size_t needed = of.full->sent - depth;  // tensors that were used
+    if (of.full->used.size() < needed) return false;
+    of.clock = std::max(of.clock, of.full->used[needed - 1]);
+    of.full = nullptr;
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      rank_state& own = states[rank];
+      const std::span<const action> list = table.actions(rank);
+      for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
+        const action& now = list[own.at];
+        if (now.is_exchange()) continue;
+        const std::size_t stage = table.stage(rank, now.chunk);
+        const bool forward = now.kind == action_kind::forward, weight = now.kind == action_kind::weight_gradient;
+        const std::size_t source = forward ? stage - 1 : stage + 1, what = forward ? 0 : 1;
+        if (!weight && source < stages) {
+          edge& from = edges[what][source];
+          const ticks there = from.there[now.micro_batch];
+          if (there == never) break;
+          const bool remote = table.rank_of(source) != rank;
+          own.clock = std::max(own.clock, there + (remote ? costs.message() : 0));
+          if (remote) from.used.push_back(own.clock);
+        }
+        const stage_costs& of = costs.stage(stage);
+        own.clock += forward                                   ? of.forward
+                     : weight                                  ? of.weight_gradient
+                     : now.kind == action_kind::input_gradient ? of.input_gradient
+                                                               : of.input_gradient + of.weight_gradient;
+        if (weight) continue;
+        edge& to = edges[what][stage];
+        to.there[now.micro_batch] = own.clock;
+        const std::size_t user = forward ? stage + 1 : stage - 1;
+        if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full = &to;
+      }
+    }
+  }
+  ticks total = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (states[rank].at < table.actions(rank).size()) return never;
+    total = std::max(total, states[rank].clock);
+  }
+  return total;
+}
+
+BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs, where at) {
+  if (costs.stages.size() != table.stages())
+    throw usage_error("the costs of a schedule are those of " + std::to_string(table.stages()) + " stages, not " +
+                          std::to_string(costs.stages.size()),
+                      at);
+  const ticks total = cost_of(table, costs).total;
+  edge_depths found;
+  if (proof(table).valid()) {
+    timeline_player<dynamic_table, ticks> player(table, at);
+    if (player.play_costs(costs).total <= total) return found;
+  } else {
+    found.to_run = 1;
+    while (time_with_depth(table, costs, found.to_run) < 0) ++found.to_run;
+  }
+  found.to_reach_total = std::max<std::size_t>(found.to_run, 1);
+  while (time_with_depth(table, costs, found.to_reach_total) != total) ++found.to_reach_total;
+  return found;
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/v_patterns.hpp
+//
+// Schedules that keep half, or a third, of what 1F1B keeps: two chunks of each rank in a V, and a pattern that repeats
+// every six units of time, of which two are left for weight gradients ("Pipeline Parallelism with Controllable Memory",
+// Qi et al., 2024). The pattern alone leaves holes where the pipeline fills and drains. What lies there moves to
+// earlier times as long as no rank keeps more for it; the middle stays.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Units of time from a micro-batch's first forward on a rank: forwards of its two chunks, and input gradients.
+struct v_pattern {
+  std::size_t forward[2];
+  std::size_t input[2];
+
+  static constexpr std::size_t period = 6;
+};
+
+/// A timetable: of each rank and unit of time, what runs there.
+class timetable {
+ public:
+  constexpr timetable(std::size_t ranks, std::size_t micro_batches, std::size_t units)
+      : ranks_(ranks),
+        micro_batches_(micro_batches),
+        units_(units),
+        runs_(ranks * units),
+        over_(ranks * kinds * micro_batches) {}
+
+  static constexpr std::size_t kinds = 6;  // forwards, input and weight gradients, of two chunks each
+  static constexpr std::size_t forward = 0, input = 2, weight = 4;  // and the chunk
+
+  [[nodiscard]] constexpr std::size_t units() const noexcept { return units_; }
+
+  constexpr void place(std::size_t rank, std::size_t kind, std::size_t micro_batch, std::size_t unit) {
+    runs_[rank * units_ + unit] = static_cast<std::uint32_t>(1 + micro_batch * kinds + kind);
+    over_[(rank * kinds + kind) * micro_batches_ + micro_batch] = static_cast<std::uint32_t>(unit + 1);
+  }
+  /// 1 + what runs there; 0: nothing.
+  [[nodiscard]] constexpr std::uint32_t operator()(std::size_t rank, std::size_t unit) const {
+    return runs_[rank * units_ + unit];
+  }
+
+  /// The first unit after all that a compute waits for: its input, and its own of the micro-batch before.
+  [[nodiscard]] constexpr std::size_t earliest(std::size_t rank, std::size_t kind, std::size_t micro_batch) const {
+    const std::size_t chunk = kind % 2;
+    std::size_t after = micro_batch > 0 ? over(rank, kind, micro_batch - 1) : 0;
+    const auto not_before = [&](std::size_t end) { after = end > after ? end : after; };
+    if (kind >= weight) {
+      not_before(over(rank, input + chunk, micro_batch));
+    } else if (kind >= input) {
+      not_before(over(rank, forward + chunk, micro_batch));
+      if (chunk == 1 && rank > 0) not_before(over(rank - 1, kind, micro_batch));
+      if (chunk == 0)
+        not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, input + 1, micro_batch));
+    } else {
+      if (chunk == 0 && rank > 0) not_before(over(rank - 1, kind, micro_batch));
+      if (chunk == 1)
+        not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, forward, micro_batch));
+    }
+    return after;
+  }
+
+  /// Weight gradients take a rank's free units, in the order of the input gradients.
+  constexpr void place_weights(std::size_t rank) {
+    std::size_t oldest = 0;  // the unit of the input gradient whose weight gradient is next
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      if ((*this)(rank, unit) != 0) continue;
+      while (oldest < unit && !is_input((*this)(rank, oldest))) ++oldest;
+      if (oldest == unit) continue;
+      const std::uint32_t found = (*this)(rank, oldest++) - 1;
+      place(rank, found % kinds + weight - input, found / kinds, unit);
+    }
+  }
+  /// Takes them out again.
+  constexpr void remove_weights(std::size_t rank) {
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      std::uint32_t& runs = runs_[rank * units_ + unit];
+      if (runs != 0 && (runs - 1) % kinds >= weight) runs = 0;
+    }
+  }
+
+  /// Moves what runs at a unit to the first free one from `from` on where its input is there, and `fits()` holds.
+  template <class Fits>
+  constexpr void advance(std::size_t rank, std::size_t unit, std::size_t from, const Fits& fits) {
+    const std::uint32_t runs = (*this)(rank, unit);
+    if (runs == 0) return;
+    const std::size_t kind = (runs - 1) % kinds, micro_batch = (runs - 1) / kinds;
+    std::uint32_t* const row = runs_.data() + rank * units_;
+    const std::size_t there = earliest(rank, kind, micro_batch);
+    for (std::size_t free = there > from ? there : from; free < unit; ++free) {
+      if (row[free] != 0) continue;
+      row[unit] = 0;
+      place(rank, kind, micro_batch, free);
+      if (fits()) return;
+      row[free] = 0;
+      place(rank, kind, micro_batch, unit);
+    }
+  }
+
+  /// Runs every compute as soon as its rank and its input are there, in the order of each rank.
+  constexpr void squeeze() {
+    // In the order of time an input has its new unit before it is asked for.
+    const scratch_array<std::uint32_t> next(ranks_);
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        const std::uint32_t runs = (*this)(rank, unit);
+        if (runs == 0) continue;
+        const std::size_t kind = (runs - 1) % kinds, micro_batch = (runs - 1) / kinds;
+        const std::size_t there = earliest(rank, kind, micro_batch);
+        const std::size_t to = there > next[rank] ? there : next[rank];
+        next[rank] = static_cast<std::uint32_t>(to + 1);
+        if (to == unit) continue;
+        runs_[rank * units_ + unit] = 0;
+        place(rank, kind, micro_batch, to);
+      }
+    }
+  }
+
+  constexpr void write(compute_lists& lists) const {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      for (std::size_t unit = 0; unit < units_; ++unit) {
+        const std::uint32_t runs = (*this)(rank, unit);
+        if (runs == 0) continue;
+        const std::size_t kind = (runs - 1) % kinds;
+        lists.add(rank,
+                  kind < input    ? action_kind::forward
+                  : kind < weight ? action_kind::input_gradient
+                                  : action_kind::weight_gradient,
+                  (runs - 1) / kinds, kind % 2);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] constexpr std::size_t over(std::size_t rank, std::size_t kind, std::size_t micro_batch) const {
+    return over_[(rank * kinds + kind) * micro_batches_ + micro_batch];
+  }
+  [[nodiscard]] static constexpr bool is_input(std::uint32_t runs) {
+    return runs != 0 && (runs - 1) % kinds >= input && (runs - 1) % kinds < weight;
+  }
+
+  std::size_t ranks_;
+  std::size_t micro_batches_;
+  std::size_t units_;
+  scratch_array<std::uint32_t> runs_;  // by rank and unit
+  scratch_array<std::uint32_t> over_;  // by rank, kind and micro-batch: the unit after it
+};
+
+/// Counts the chunks that a rank keeps.
+struct kept_chunks {
+  std::size_t kept = 0;
+  std::size_t owed = 0;  // weight gradients that take the next free units
+
+  /// Whether at most `most` are kept from unit `begin` to unit `end`, whose weight gradients have places.
+  [[nodiscard]] constexpr bool stays_within(const timetable& table, std::size_t rank, std::size_t begin,
+                                            std::size_t end, std::size_t most) {
+    for (std::size_t unit = begin; unit < end; ++unit) {
+      const std::uint32_t runs = table(rank, unit);
+      if (runs == 0) continue;
+      const std::size_t kind = (runs - 1) % timetable::kinds;
+      if (kind >= timetable::weight) --kept;
+      if (kind < timetable::input && ++kept > most) return false;
+    }
+    return true;
+  }
+  /// Whether that holds where weight gradients take free units.
+  [[nodiscard]] constexpr bool stays_within_filled(const timetable& table, std::size_t rank, std::size_t begin,
+                                                   std::size_t end, std::size_t most) {
+    for (std::size_t unit = begin; unit < end; ++unit) {
+      const std::uint32_t runs = table(rank, unit);
+      if (runs == 0) {
+        if (owed > 0) --owed, --kept;
+      } else if ((runs - 1) % timetable::kinds >= timetable::input) {
+        ++owed;
+      } else if (++kept > most) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+/// A pattern, and its ends moved together.
+template <class Pattern>
+struct v_pattern_rule {
+  static constexpr std::string_view name = Pattern::name;
+
+  [[nodiscard]] static constexpr placement placed() { return {2, stage_in_v}; }
+
+  constexpr void write(compute_lists& lists) const {
+    const std::size_t ranks = lists.ranks(), micro_batches = lists.micro_batches();
+    const std::size_t most = Pattern::peak(ranks);
+    timetable table(ranks, micro_batches, v_pattern::period * (micro_batches + ranks + 2));
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const v_pattern of = Pattern::of(rank, ranks);
+      for (std::size_t i = 0; i < micro_batches; ++i) {
+        for (std::size_t chunk = 0; chunk < 2; ++chunk) {
+          table.place(rank, timetable::forward + chunk, i, of.forward[chunk] + v_pattern::period * i);
+          table.place(rank, timetable::input + chunk, i, of.input[chunk] + v_pattern::period * i);
+        }
+      }
+      table.place_weights(rank);
+    }
+    // Until rank 0 runs its first input gradient of chunk 0 the pipeline fills.
+    for (std::size_t unit = 1; unit < Pattern::of(0, ranks).input[0]; ++unit) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        table.advance(rank, unit, 0, [&] { return kept_chunks{}.stays_within(table, rank, 0, unit + 1, most); });
+      }
+    }
+    table.squeeze();
+    drain(table, ranks, most, table.earliest(0, timetable::forward, micro_batches));
+    table.write(lists);
+  }
+
+ private:
+  // From `begin` on, after the last forward of rank 0's chunk 0.
+  static constexpr void drain(timetable& table, std::size_t ranks, std::size_t most, std::size_t begin) {
+    const scratch_array<kept_chunks> until(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      table.remove_weights(rank);
+      static_cast<void>(until[rank].stays_within_filled(table, rank, 0, begin, most));
+    }
+    for (std::size_t unit = begin; unit < table.units(); ++unit) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        table.advance(rank, unit, begin, [&] {
+          kept_chunks from_here = until[rank];
+          return from_here.stays_within_filled(table, rank, begin, table.units(), most);
+        });
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) table.place_weights(rank);
+  }
+};
+
+/// Keeps half of what 1F1B keeps, and one chunk.
+struct v_half_pattern {
+  static constexpr std::string_view name = "v-half";
+
+  [[nodiscard]] static constexpr v_pattern of(std::size_t rank, std::size_t ranks) {
+    const std::size_t apart = ranks % 2 == 0 ? 3 : 0;  // so that the four never fall together
+    return {{2 * rank, 3 * ranks - 2 - rank}, {6 * ranks + apart - 2 - rank, 3 * ranks + apart + 2 * rank - 1}};
+  }
+  [[nodiscard]] static constexpr std::size_t peak(std::size_t ranks) { return 2 * ((ranks + 2) / 2); }
+};
+using v_half_rule = v_pattern_rule<v_half_pattern>;
+
+/// Keeps a third of what 1F1B keeps, and two chunks at most. A rank has no time to spare: one that is late delays all.
+struct v_min_pattern {
+  static constexpr std::string_view name = "v-min";
+
+  [[nodiscard]] static constexpr v_pattern of(std::size_t rank, std::size_t ranks) {
+    const std::size_t apart = ranks % 3 == 0 ? 2 : 0;
+    return {{rank, 2 * ranks - 1 - rank}, {4 * ranks + apart - 1 - rank, 2 * ranks + apart + rank}};
+  }
+  [[nodiscard]] static constexpr std::size_t peak(std::size_t ranks) { return 2 * ((ranks + 4) / 3); }
+};
+using v_min_rule = v_pattern_rule<v_min_pattern>;
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/zero_bubble.hpp
+//
+// Schedules whose backwards are in two halves: what the stage before waits for runs at once, and weight gradients fill
+// the time in which a rank would wait. With equal times of forward, input and weight gradient their bubble is a third
+// of that of 1F1B or less. They were published as "Zero Bubble Pipeline Parallelism" (Qi et al., 2024), ZB-H1, ZB-H2
+// and ZB-V; as a variant of the interleaved schedule in PyTorch; and as DualPipeV (DeepSeek, 2025), whose pairs of a
+// forward and a backward are written one after the other here, so that each hands on what it has at once.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Writes the computes of a rank, counting the micro-batches of each kind and chunk.
+template <class Out>
+class counted_computes {
+ public:
+  explicit constexpr counted_computes(Out& out) noexcept : out_(&out) {}
+
+  constexpr void forward(std::size_t chunk = 0) { write(action_kind::forward, forwards_, chunk); }
+  constexpr void input(std::size_t chunk = 0) { write(action_kind::input_gradient, inputs_, chunk); }
+  constexpr void weight(std::size_t chunk = 0) { write(action_kind::weight_gradient, weights_, chunk); }
+  /// Both halves at once. No weight gradient of the chunk may be owed.
+  constexpr void backward(std::size_t chunk) {
+    write(action_kind::backward, inputs_, chunk);
+    ++weights_[chunk];
+  }
+
+  [[nodiscard]] constexpr std::size_t forwards(std::size_t chunk = 0) const noexcept { return forwards_[chunk]; }
+  /// Input gradients whose weight gradients are still owed.
+  [[nodiscard]] constexpr std::size_t owed(std::size_t chunk = 0) const noexcept {
+    return inputs_[chunk] - weights_[chunk];
+  }
+
+ private:
+  using counts = std::array<std::size_t, 2>;
+
+  constexpr void write(action_kind kind, counts& of, std::size_t chunk) {
+    (*out_)(plan_compute(kind, of[chunk]++, chunk));
+  }
+
+  Out* out_;
+  counts forwards_{};
+  counts inputs_{};
+  counts weights_{};
+};
+
+/// `Warm` times as many forwards as in 1F1B come first; a weight gradient follows each input gradient once rank 0 has
+/// no time to fill.
+template <std::size_t Warm>
+struct zero_bubble_rule {
+  static constexpr std::string_view name = Warm == 1 ? "zb-h1" : "zb-h2";
+
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    const std::size_t ahead = (at.ranks - 1 - at.rank) * Warm;
+    counted_computes computes(out);
+    for (std::size_t i = 0; i < ahead && i < at.micro_batches; ++i) computes.forward();
+    for (std::size_t i = 0; i < at.micro_batches; ++i) {
+      if (computes.forwards() < at.micro_batches) computes.forward();
+      computes.input();
+      if (ahead + i >= (at.ranks - 1) * Warm) computes.weight();
+    }
+    while (computes.owed() > 0) computes.weight();
+  }
+};
+/// As much is kept as in 1F1B by its first rank, a third of its bubble remains.
+using zb_h1_rule = zero_bubble_rule<1>;
+/// Twice as much is kept, and no rank waits between its first compute and its last.
+using zb_h2_rule = zero_bubble_rule<2>;
+
+/// The interleaved schedule with backwards in two halves. A rank's weight gradients begin when it has run as many input
+/// gradients as there are ranks before it.
+struct interleaved_zero_bubble_rule {
+  static constexpr std::string_view name = "interleaved-zb";
+
+  std::size_t chunks = 2;
+
+  [[nodiscard]] constexpr placement placed() const { return {chunks, stage_in_loop}; }
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    const interleaved_order order(at.ranks, at.micro_batches, chunks, 0);
+    const std::size_t all = at.micro_batches * chunks;
+    const std::size_t ahead = at.ranks - 1 - at.rank + (chunks - 1) * order.group();
+    const std::size_t warm = ahead < all ? ahead : all;
+    std::size_t weights = 0;
+    for (std::size_t i = 0; i < warm; ++i) out(order.forward(i));
+    for (std::size_t i = 0; i < all; ++i) {
+      if (warm + i < all) out(order.forward(warm + i));
+      out(order.backward(i, action_kind::input_gradient));
+      if (i >= at.rank) out(order.backward(weights++, action_kind::weight_gradient));
+    }
+    while (weights < all) out(order.backward(weights++, action_kind::weight_gradient));
+  }
+};
+
+/// Two chunks of each rank in a V: rank 0 has the first stage and the last. It keeps what 1F1B keeps.
+struct zb_v_rule {
+  static constexpr std::string_view name = "zb-v";
+
+  [[nodiscard]] static constexpr placement placed() { return {2, stage_in_v}; }
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    // With fewer micro-batches than fill the V, the rule is that of so many, without the rest.
+    const std::size_t fill = 2 * at.ranks - 1;
+    const std::size_t size = at.micro_batches < fill ? fill : at.micro_batches;
+    const auto there = [&](const planned_compute& next) {
+      if (next.micro_batch < at.micro_batches) out(next);
+    };
+    counted_computes computes(there);
+    const auto input_and_weight = [&](std::size_t chunk) {
+      computes.input(chunk);
+      computes.weight(chunk);
+    };
+    for (std::size_t i = 0; i < 2 * (at.ranks - at.rank) - 1; ++i) computes.forward(0);
+    for (std::size_t i = 0; i < at.rank; ++i) {
+      computes.forward(1);
+      computes.forward(0);
+    }
+    for (std::size_t i = at.rank; i < at.ranks; ++i) {
+      computes.forward(1);
+      input_and_weight(1);
+    }
+    while (computes.forwards(1) < computes.forwards(0) || computes.forwards(0) < size) {
+      if (computes.forwards(0) < size) computes.forward(0);
+      input_and_weight(0);
+      computes.forward(1);
+      input_and_weight(1);
+    }
+    for (std::size_t i = 0; i < at.rank; ++i) {
+      computes.input(0);
+      computes.input(1);
+    }
+    for (std::size_t i = at.rank; i < at.ranks; ++i) input_and_weight(0);
+    while (computes.owed(1) > 0) computes.weight(1);
+    while (computes.owed(0) > 0) computes.weight(0);
+  }
+};
+
+/// Two chunks of each rank in a V, the second of which is fed from the other end: forwards of one chunk run beside
+/// backwards of the other.
+struct dualpipe_v_rule {
+  static constexpr std::string_view name = "dualpipe-v";
+
+  [[nodiscard]] static constexpr placement placed() { return {2, stage_in_v}; }
+  [[nodiscard]] static constexpr std::size_t least_micro_batches(std::size_t ranks) { return 2 * ranks; }
+  template <class Out>
+  constexpr void operator()(Out& out, rank_position at) const {
+    const std::size_t before = at.rank + 1, behind = at.ranks - before;
+    counted_computes computes(out);
+    for (std::size_t i = 0; i < 2 * behind; ++i) computes.forward(0);
+    for (std::size_t i = 0; i < before; ++i) {
+      computes.forward(0);
+      computes.forward(1);
+    }
+    for (std::size_t i = 0; i < behind; ++i) {
+      computes.input(1);
+      computes.weight(1);
+      computes.forward(1);
+    }
+    for (std::size_t i = 2 * at.ranks; i < at.micro_batches + before; ++i) {
+      computes.forward(0);
+      computes.backward(1);
+      computes.forward(1);
+      computes.backward(0);
+    }
+    for (std::size_t i = 0; i < behind; ++i) {
+      computes.backward(1);
+      computes.forward(1);
+      computes.backward(0);
+    }
+    // From the middle on, weight gradients are left for the time in which the rank would wait.
+    const std::size_t middle = before / 2;
+    for (std::size_t i = 0; i < before; ++i) {
+      const bool splits_both = i > middle || (i == middle && at.rank % 2 == 1);
+      splits_both ? computes.input(1) : computes.backward(1);
+      i >= middle ? computes.input(0) : computes.backward(0);
+    }
+    for (std::size_t i = 0; i < behind; ++i) {
+      computes.weight(computes.owed(1) > 0 ? 1 : 0);
+      computes.input(0);
+    }
+    while (computes.owed(1) > 0) computes.weight(1);
+    while (computes.owed(0) > 0) computes.weight(0);
+  }
+};
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
@@ -44134,8 +45680,6 @@ extern template void fill_parameter(parameter_base<bf16>&, std::span<const safet
 //   auto train = [](belay::rank& rank, auto& run) { ... };
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
-
-#include <limits>
 
 namespace belay::inline BELAY_ABI {
 

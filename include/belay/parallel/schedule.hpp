@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Pipeline schedules. A schedule is a table: for every rank the ordered list of its actions, computes of its stages and
-// exchanges with other ranks. Tables are values without ranks or threads. The same code makes them at compile time or at
-// start-up. They are proven (parallel/proof.hpp), played against a clock, written and read as CSV, and drawn
+// exchanges with other ranks. Tables are values without ranks or threads. The same code makes them at compile time or
+// at start-up. They are proven (parallel/proof.hpp), played against a clock, written and read as CSV, and drawn
 // (report/schedule_chart.hpp). The table that was proven is the one that parallel/pipeline.hpp executes.
 //
 //   constexpr auto table = belay::schedule::one_f_one_b<4, 16>();  // 4 stages, 16 micro-batches

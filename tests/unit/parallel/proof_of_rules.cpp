@@ -74,7 +74,8 @@ TEST_CASE("every table of every size is proven, ends without a buffer, and takes
   });
 }
 
-TEST_CASE("with aligned times no rank waits for a meeting: the table takes its closed form though nothing is buffered") {
+TEST_CASE(
+    "with aligned times no rank waits for a meeting: the table takes its closed form though nothing is buffered") {
   for (const std::size_t p : {2U, 3U, 4U, 8U}) {
     const auto expect = [&](const auto& rule) {
       const auto table = schedule::generate(rule, p, 4 * p);
@@ -96,14 +97,16 @@ TEST_CASE("with aligned times no rank waits for a meeting: the table takes its c
   }
 }
 
-TEST_CASE("a depth of its edges at which each table takes no longer than its computes, and every table runs with none") {
+TEST_CASE(
+    "a depth of its edges at which each table takes no longer than its computes, and every table runs with none") {
   for_each_rule([](const auto& rule, const std::string& name) {
     for (const std::size_t p : {2U, 4U, 5U}) {
       const auto table = schedule::generate(rule, p, 4 * p);
       for (const auto& costs : {units, schedule::equal_costs{{3, 4, 2}, 0}, schedule::equal_costs{{5, 3, 3}, 1}}) {
         CAPTURE(name);
         CAPTURE(p);
-        const schedule::table_costs all{std::vector<schedule::stage_costs>(table.stages(), costs.each), costs.message()};
+        const schedule::table_costs all{std::vector<schedule::stage_costs>(table.stages(), costs.each),
+                                        costs.message()};
         const schedule::edge_depths found = schedule::find_depths(table, all);
         CHECK(found.to_run == 0);
         const ticks total = schedule::cost_of(table, costs).total;

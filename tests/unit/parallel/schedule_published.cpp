@@ -99,6 +99,6 @@ TEST_CASE("at these times V-Min is slower than 1F1B, and V-Half faster, with hal
   CHECK(rate_of(plain.total, 1) == 1967);
   CHECK(rate_of(half.total, 2) <= 1158);
   CHECK(rate_of(least.total, 2) > 1967);
-  CHECK(half.peak == 10);   // chunks of half a stage: 5 of 8 units
+  CHECK(half.peak == 10);  // chunks of half a stage: 5 of 8 units
   CHECK(least.peak == 8);
 }

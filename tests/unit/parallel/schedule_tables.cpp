@@ -150,8 +150,7 @@ TEST_CASE("too few micro-batches and impossible orders are refused with what wou
 TEST_CASE("a table without a weight gradient is refused: no half of a backward is lost") {
   const auto good = schedule::generate(schedule::zb_v_rule{}, 2, 4);
   std::vector<std::vector<schedule::action>> lists(2);
-  for (std::size_t rank = 0; rank < 2; ++rank)
-    lists[rank].assign(good.actions(rank).begin(), good.actions(rank).end());
+  for (std::size_t rank = 0; rank < 2; ++rank) lists[rank].assign(good.actions(rank).begin(), good.actions(rank).end());
   const auto last = std::find_if(lists[1].rbegin(), lists[1].rend(), [](const schedule::action& each) {
     return each.kind == schedule::action_kind::weight_gradient && each.chunk == 1;
   });
@@ -160,6 +159,6 @@ TEST_CASE("a table without a weight gradient is refused: no half of a backward i
   const auto proven = belay::proof(schedule::make_table("lost", 4, lists, 2, schedule::stage_in_v));
   CHECK(proven.reason.kind == schedule::fault_kind::weight_gradient_missing);
   CHECK(proven.reason.stage == 2);
-  CHECK(belay::explain(proven.reason) == "stage 2 computes the input gradient of micro-batch " +
-                                             std::to_string(batch) + " but never its weight gradient");
+  CHECK(belay::explain(proven.reason) == "stage 2 computes the input gradient of micro-batch " + std::to_string(batch) +
+                                             " but never its weight gradient");
 }

@@ -95,7 +95,7 @@ class compute_lists {
     }
   }
 
-  /// What a table computes.
+  /// The computes of a table, without its exchanges.
   template <any_table Table>
   explicit constexpr compute_lists(const Table& table)
       : compute_lists(table.ranks(), table.micro_batches(), table.chunks(),
@@ -226,10 +226,10 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
       }
       begins[first + at] = clock;
       const stage_costs& cost = cost_of[stage];
-      clock += forward                                      ? cost.forward
-               : weight                                     ? cost.weight_gradient
+      clock += forward                                   ? cost.forward
+               : weight                                  ? cost.weight_gradient
                : now.kind == action_kind::input_gradient ? cost.input_gradient
-                                                            : cost.input_gradient + cost.weight_gradient;
+                                                         : cost.input_gradient + cost.weight_gradient;
       ends[first + at] = clock;
       if (weight) continue;
       (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
@@ -246,12 +246,12 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   return ended == ranks;
 }
 
-/// What a schedule costs where no message waits for its receiver.
+/// The time and the memory of a schedule in which no message waits for its receiver.
 struct eager_cost {
-  ticks total = 0;        // when the last rank ends: the optimizer waits for all of them
-  ticks longest = 0;      // the longest time from a rank's first compute to its last
-  ticks busy = 0;         // of the rank that computes most
-  std::size_t peak = 0;   // most chunks that a rank keeps between forward and weight gradient
+  ticks total = 0;       // when the last rank ends: the optimizer waits for all of them
+  ticks longest = 0;     // the longest time from a rank's first compute to its last
+  ticks busy = 0;        // of the rank that computes most
+  std::size_t peak = 0;  // most chunks that a rank keeps between forward and weight gradient
 
   /// Time in which that rank waits.
   [[nodiscard]] constexpr ticks bubble() const noexcept { return total - busy; }

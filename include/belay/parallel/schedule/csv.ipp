@@ -29,8 +29,10 @@ BELAY_DECL dynamic_table csv_reader::read() {
   if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
     refuse("stages times micro-batches must not exceed 16777216");
   const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
-  if (more_cells_) refuse(placed ? "the first row ends after the placement" : "the first row ends after the number of "
-                                                                              "micro-batches");
+  if (more_cells_)
+    refuse(placed ? "the first row ends after the placement"
+                  : "the first row ends after the number of "
+                    "micro-batches");
   return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
 }
 
@@ -84,8 +86,8 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
   return exchanges ? std::move(table) : connected(std::move(table));
 }
 
-// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none, and
-// its proof says so.
+// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
+// and its proof says so.
 BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
   if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
   for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
@@ -201,7 +203,8 @@ BELAY_DECL void csv_reader::refuse_cell() const {
 }
 
 BELAY_DECL void csv_reader::refuse_compute() const {
-  refuse("'" + shown() + "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
+  refuse("'" + shown() +
+         "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
          "such as (0F1;3B0)OVERLAP_F_B");
 }
 

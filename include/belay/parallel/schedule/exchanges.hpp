@@ -71,8 +71,8 @@ struct meeting_gaps {
   return ordered;
 }
 
-/// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1, and so on; and
-/// `out.next_rank()` before each rank. Throws usage_error where no exchanges would make the lists run.
+/// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1,
+/// and so on; and `out.next_rank()` before each rank. Throws usage_error where no exchanges would make the lists run.
 template <class Out>
 constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   eager_times times(lists);

@@ -46,7 +46,7 @@ struct play_state {
   return up ? stage + 1 : stage - 1;
 }
 
-/// Who waits for whom: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
+/// Queues of tensors: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
 /// own queue, so that exchanges without a compute between them are under way together.
 enum class message_queues : std::uint8_t { one_a_rank, one_an_edge };
 

@@ -80,9 +80,9 @@ struct compute_sink {
 };
 
 /// A schedule as code: a class with a `static constexpr std::string_view name` and a
-/// `constexpr void operator()(auto& out, rank_position at) const`, which calls `out(plan_compute(...))` for each compute
-/// of rank `at.rank`. It may write exchanges too, and then writes all of them: `out(action)`. `placement placed() const` says where stages lie,
-/// where a rank holds more than one.
+/// `constexpr void operator()(auto& out, rank_position at) const`, which calls `out(plan_compute(...))` for each
+/// compute of rank `at.rank`. It may write exchanges too, and then writes all of them: `out(action)`. `placement
+/// placed() const` says where stages lie, where a rank holds more than one.
 template <class Rule>
 concept rank_rule = requires(const Rule& rule, counting_sink& out, rank_position at) {
   { Rule::name } -> std::convertible_to<std::string_view>;
@@ -147,7 +147,7 @@ constexpr void write_table(const Rule& rule, std::size_t ranks, std::size_t micr
   write_with_exchanges(lists, out);
 }
 
-/// What a rule's schedule costs, without its table. The rule writes no exchanges.
+/// The cost of a rule's schedule, without its table. The rule writes no exchanges.
 template <rule Rule, schedule_costs Costs>
 [[nodiscard]] constexpr eager_cost cost_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
                                            const Costs& costs) {
@@ -274,16 +274,16 @@ class interleaved_order {
 
   std::size_t micro_batches_;
   std::size_t chunks_;
-  std::size_t first_ = 1;   // size of the first groups
-  std::size_t later_ = 0;   // of those after `larger_` of them; 0: all are alike
+  std::size_t first_ = 1;  // size of the first groups
+  std::size_t later_ = 0;  // of those after `larger_` of them; 0: all are alike
   std::size_t larger_ = 0;
 };
 
 /// 1F1B over `chunks` stages of each rank, which lie in a loop: the bubble is that much smaller, and more is kept.
 /// `group` micro-batches pass a chunk before the next one begins; 0: as many as there are ranks. With one chunk it is
 /// 1F1B: it alternates one forward and one backward once the pipeline is full, and a rank keeps at most
-/// min(m, p - rank) micro-batches. Warm-up after Narayanan et al. (2021), "Efficient Large-Scale Language Model Training
-/// on GPU Clusters".
+/// min(m, p - rank) micro-batches. Warm-up after Narayanan et al. (2021), "Efficient Large-Scale Language Model
+/// Training on GPU Clusters".
 struct interleaved_rule {
   static constexpr std::string_view name = "interleaved";
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A table holds the actions of every rank in order. A network is cut into stages, and a rank holds as many of them as it
-// has chunks. One class serves sizes known at compile time (arrays, so that the table is a constexpr value) and sizes
-// known at start-up (vectors). A *rule* writes either, so that a schedule is written once, and what was proven in a
-// static_assert is what runs.
+// A table holds the actions of every rank in order. A network is cut into stages, and a rank holds as many of them as
+// it has chunks. One class serves sizes known at compile time (arrays, so that the table is a constexpr value) and
+// sizes known at start-up (vectors). A *rule* writes either, so that a schedule is written once, and what was proven in
+// a static_assert is what runs.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
@@ -320,8 +320,7 @@ concept any_table = requires(const Table& table, std::size_t number) {
 /// Equal sizes, placement and actions; names and storage do not matter.
 template <class Left, class Right>
 [[nodiscard]] constexpr bool operator==(const basic_table<Left>& left, const basic_table<Right>& right) {
-  if (left.ranks() != right.ranks() || left.chunks() != right.chunks() ||
-      left.micro_batches() != right.micro_batches())
+  if (left.ranks() != right.ranks() || left.chunks() != right.chunks() || left.micro_batches() != right.micro_batches())
     return false;
   for (std::size_t stage = 0; stage < left.stages(); ++stage) {
     if (left.rank_of(stage) != right.rank_of(stage) || left.chunk_of(stage) != right.chunk_of(stage)) return false;
@@ -371,8 +370,13 @@ template <class Storage>
     offsets.push_back(actions.size());
   }
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return from.stage(rank, chunk); };
-  return {std::string(from.name()), from.ranks(),  from.micro_batches(), std::move(actions),
-          std::move(offsets),       from.chunks(), stage_of};
+  return {std::string(from.name()),
+          from.ranks(),
+          from.micro_batches(),
+          std::move(actions),
+          std::move(offsets),
+          from.chunks(),
+          stage_of};
 }
 [[nodiscard]] inline dynamic_table to_dynamic(dynamic_table&& from) { return std::move(from); }
 

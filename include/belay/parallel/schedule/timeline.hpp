@@ -138,9 +138,8 @@ class timeline_player {
   /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
   /// one time for each stage.
   template <class Watch>
-  constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward,
-                                                          std::span<const Time> backward, Watch& watch,
-                                                          where at = where::current()) {
+  constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
+                                                          Watch& watch, where at = where::current()) {
     const std::size_t stages = table_->stages();
     if (forward.size() != stages || backward.size() != stages) {
       throw usage_error("a timeline needs one forward time and one backward time for each of " +

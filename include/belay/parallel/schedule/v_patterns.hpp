@@ -61,10 +61,12 @@ class timetable {
     } else if (kind >= input) {
       not_before(over(rank, forward + chunk, micro_batch));
       if (chunk == 1 && rank > 0) not_before(over(rank - 1, kind, micro_batch));
-      if (chunk == 0) not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, input + 1, micro_batch));
+      if (chunk == 0)
+        not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, input + 1, micro_batch));
     } else {
       if (chunk == 0 && rank > 0) not_before(over(rank - 1, kind, micro_batch));
-      if (chunk == 1) not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, forward, micro_batch));
+      if (chunk == 1)
+        not_before(rank + 1 < ranks_ ? over(rank + 1, kind, micro_batch) : over(rank, forward, micro_batch));
     }
     return after;
   }
@@ -172,7 +174,7 @@ struct kept_chunks {
     }
     return true;
   }
-  /// The same, where weight gradients take free units.
+  /// Whether that holds where weight gradients take free units.
   [[nodiscard]] constexpr bool stays_within_filled(const timetable& table, std::size_t rank, std::size_t begin,
                                                    std::size_t end, std::size_t most) {
     for (std::size_t unit = begin; unit < end; ++unit) {
@@ -213,8 +215,7 @@ struct v_pattern_rule {
     // Until rank 0 runs its first input gradient of chunk 0 the pipeline fills.
     for (std::size_t unit = 1; unit < Pattern::of(0, ranks).input[0]; ++unit) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        table.advance(rank, unit, 0,
-                      [&] { return kept_chunks{}.stays_within(table, rank, 0, unit + 1, most); });
+        table.advance(rank, unit, 0, [&] { return kept_chunks{}.stays_within(table, rank, 0, unit + 1, most); });
       }
     }
     table.squeeze();

@@ -2,9 +2,9 @@
 //
 // Schedules whose backwards are in two halves: what the stage before waits for runs at once, and weight gradients fill
 // the time in which a rank would wait. With equal times of forward, input and weight gradient their bubble is a third
-// of that of 1F1B or less. They were published as "Zero Bubble Pipeline Parallelism" (Qi et al., 2024), ZB-H1, ZB-H2 and
-// ZB-V; as a variant of the interleaved schedule in PyTorch; and as DualPipeV (DeepSeek, 2025), whose pairs of a forward
-// and a backward are written one after the other here, so that each hands on what it has at once.
+// of that of 1F1B or less. They were published as "Zero Bubble Pipeline Parallelism" (Qi et al., 2024), ZB-H1, ZB-H2
+// and ZB-V; as a variant of the interleaved schedule in PyTorch; and as DualPipeV (DeepSeek, 2025), whose pairs of a
+// forward and a backward are written one after the other here, so that each hands on what it has at once.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 

@@ -67,13 +67,15 @@ naive_result naive_timeline(const Table& table, std::int64_t forward, std::int64
         }
         if (!all) break;
         if (began[rank] < 0) began[rank] = start;
-        const std::int64_t takes = runs_forward                                   ? forward
+        const std::int64_t takes = runs_forward                                ? forward
                                    : next.kind == action_kind::input_gradient  ? input
                                    : next.kind == action_kind::weight_gradient ? weight
                                                                                : input + weight;
         clock[rank] = start + takes;
-        if (runs_forward) over[{'F', stage, batch}] = clock[rank];
-        else if (next.kind != action_kind::weight_gradient) over[{'I', stage, batch}] = clock[rank];
+        if (runs_forward)
+          over[{'F', stage, batch}] = clock[rank];
+        else if (next.kind != action_kind::weight_gradient)
+          over[{'I', stage, batch}] = clock[rank];
         if (runs_forward) result.peak = std::max(result.peak, ++kept[rank]);
         if (next.kind == action_kind::backward || next.kind == action_kind::weight_gradient) --kept[rank];
         ++at[rank];
