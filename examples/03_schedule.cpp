@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A pipeline schedule is a value: proven by the compiler, drawn as text and as a picture, and executed by a pipeline.
-//      examples/run 03_schedule [FILE.svg]
+//      examples/run 03_schedule [NAME] [FILE.svg]
+// NAME is any schedule of the library: 1f1b, interleaved:2, zb-v, v-half, ...
 #include <cstdio>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "belay/core/error.hpp"
@@ -23,7 +25,15 @@ static_assert(belay::require_proven<table, 4>());
 }  // namespace
 
 int main(int argc, char** argv) try {
-  std::printf("%s\n", belay::schedule::draw_text(table).c_str());
+  // A schedule by its name, of four ranks and eight micro-batches.
+  const std::string last = argc > 1 ? argv[argc - 1] : "";
+  const bool draws = last.ends_with(".svg");
+  const std::string name = argc - draws > 1 ? argv[1] : "1f1b";
+  const auto named = belay::schedule::named_table(name, 4, 8);
+  std::printf("%s\n", belay::schedule::draw_text(named).c_str());
+  const auto cost = belay::schedule::cost_of(named, belay::schedule::equal_costs{});
+  std::printf("%s: %lld units, of which a rank waits %lld, and keeps at most %zu of %zu chunks\n\n", name.c_str(),
+              static_cast<long long>(cost.total), static_cast<long long>(cost.bubble()), cost.peak, 8 * named.chunks());
 
   // The same proof at run time, for sizes known only now, and the message for a wrong table.
   const auto gpipe = belay::schedule::gpipe(4, 8);
@@ -41,11 +51,10 @@ int main(int argc, char** argv) try {
   const std::vector<double> forward(4, 1.0), backward(4, 2.0);
   std::printf("bubble of 1f1b with equal stages: %.3f\n",
               belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());
-  if (argc > 1) {
-    std::ofstream drawing(argv[1]);
-    if (!(drawing << belay::schedule::draw_svg(table)).flush())
-      throw belay::file_error(argv[1], 0, "cannot be written");
-    std::printf("drawn to %s\n", argv[1]);
+  if (draws) {
+    std::ofstream drawing(last);
+    if (!(drawing << belay::schedule::draw_svg(named)).flush()) throw belay::file_error(last, 0, "cannot be written");
+    std::printf("drawn to %s\n", last.c_str());
   }
 } catch (const std::exception& error) {
   std::fprintf(stderr, "03_schedule: %s\n", belay::printable_what(error).c_str());

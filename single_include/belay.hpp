@@ -30651,6 +30651,15 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 //   const auto same = belay::schedule::one_f_one_b(4, 16);         // at run time
 //   const auto read = belay::schedule::from_csv(belay::schedule::to_csv(same));
 
+// ---- belay/parallel/schedule/catalogue.hpp
+//
+// Schedules by name, as command lines and files have them:
+//
+//   gpipe  1f1b  interleaved:V[:G]  bfs:V  interleaved-zb:V  zb-h1  zb-h2  zb-v  v-half  v-min  dualpipe-v
+//
+// V is the number of chunks of each rank, G the micro-batches that pass a chunk before the next one begins. Tables are
+// made at start-up; while compiling, rules are values (`generate<schedule::zb_v_rule{}, 4, 16>()`).
+
 // ---- belay/parallel/schedule/compute_lists.hpp
 //
 // What each rank computes, in order, without the tensors that travel in between, and when it would compute it if no
@@ -30702,8 +30711,9 @@ template <class T>
 class scratch_array {
  public:
   explicit constexpr scratch_array(std::size_t size) : elements_(new T[size]{}), size_(size) {}
-  scratch_array(const scratch_array&) = delete;
-  scratch_array& operator=(const scratch_array&) = delete;
+  constexpr scratch_array(scratch_array&& from) noexcept
+      : elements_(std::exchange(from.elements_, nullptr)), size_(std::exchange(from.size_, 0)) {}
+  scratch_array& operator=(scratch_array&&) = delete;
   constexpr ~scratch_array() { delete[] elements_; }
 
   [[nodiscard]] constexpr T* data() const noexcept { return elements_; }
@@ -30935,145 +30945,6 @@ template <any_table Table, schedule_costs Costs>
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/schedule/csv.hpp
-//
-// Tables as CSV, for editors and spreadsheets. After the first row there is one row for each rank, with one cell for
-// each action:
-//
-//   belay-schedule 1,1f1b,2,2            format, name, ranks, micro-batches
-//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
-//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
-//
-//   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
-//
-// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
-// activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A chunk other
-// than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them: those of rank
-// 0, a semicolon, those of rank 1: "0 3;1 2".
-//
-// PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
-// cells where a rank waits, and pairs, whose computes run one after the other: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
-// table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
-// `belay::proof`.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// Where the stages of a table lie, as CSV has it.
-template <any_table Table>
-[[nodiscard]] std::string placement_text(const Table& table) {
-  std::string listed;
-  bool loops = true, turns = true;
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
-    for (std::size_t chunk = 0; chunk < table.chunks(); ++chunk) {
-      const std::size_t stage = table.stage(rank, chunk);
-      loops = loops && stage == stage_in_loop(rank, chunk, table.ranks());
-      turns = turns && stage == stage_in_v(rank, chunk, table.ranks());
-      listed += (chunk > 0 ? " " : rank > 0 ? ";" : "") + std::to_string(stage);
-    }
-  }
-  return loops ? "loop" : turns ? "v" : listed;
-}
-
-/// The table as CSV. Throws usage_error where its name holds a comma or a line break.
-template <any_table Table>
-[[nodiscard]] std::string to_csv(const Table& table, where at = where::current()) {
-  const auto numbered = [](std::size_t micro_batch, std::size_t chunk) {
-    return std::to_string(micro_batch) + (chunk == 0 ? "" : "." + std::to_string(chunk));
-  };
-  if (table.name().find_first_of(",\r\n") != std::string_view::npos) {
-    throw usage_error("a schedule's name must not hold a comma or a line break to be written as CSV", at);
-  }
-  std::string text = table.chunks() == 1 && placement_text(table) == "loop" ? "belay-schedule 1," : "belay-schedule 2,";
-  text += std::string(table.name()) + "," + std::to_string(table.ranks()) + "," + std::to_string(table.micro_batches());
-  if (text.starts_with("belay-schedule 2")) text += "," + std::to_string(table.chunks()) + "," + placement_text(table);
-  text += "\n";
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
-    const char* separator = "";
-    for (const action& now : table.actions(rank)) {
-      text += separator;
-      separator = ",";
-      if (!now.is_exchange()) {
-        text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
-        continue;
-      }
-      const char* join = "";
-      for (const transfer& moved : now.transfers()) {
-        const bool sends = moved.direction == transfer_direction::send;
-        text += join;
-        join = "+";
-        text += sends ? 'S' : 'R';
-        text += moved.what == payload::activation ? 'A' : 'G';
-        text += numbered(moved.micro_batch, moved.chunk) + (sends ? ">" : "<") + std::to_string(moved.peer);
-      }
-    }
-    text += "\n";
-  }
-  return text;
-}
-
-/// Reads one table. Every error names row and column, counted from 1.
-class csv_reader {
- public:
-  csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
-
-  [[nodiscard]] dynamic_table read();
-
- private:
-  // The rows after one that tells the sizes; rows of PyTorch's computes, of which the first is read.
-  [[nodiscard]] dynamic_table read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
-                                        std::size_t chunks, const std::vector<std::size_t>& stages);
-  [[nodiscard]] dynamic_table read_computes();
-  [[nodiscard]] static dynamic_table connected(dynamic_table table);
-  [[nodiscard]] std::vector<std::size_t> read_placement(std::size_t ranks, std::size_t chunks);
-
-  static std::string_view trimmed(std::string_view text);
-
-  void next_row();
-
-  std::string_view next_cell();
-
-  [[noreturn]] void refuse(const std::string& why) const;
-  [[noreturn]] void refuse_cell() const;
-  [[noreturn]] void refuse_compute() const;
-  [[noreturn]] void refuse_row(std::size_t rank, const std::string& why) const;
-  [[nodiscard]] std::string shown() const;
-
-  std::size_t size(const char* what, std::size_t most);
-
-  // Reads digits at the front; false where there are none or their value exceeds `most`.
-  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
-  static bool take(std::string_view& text, char expected);
-  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
-
-  [[nodiscard]] action parse(std::string_view text) const;
-  // A compute of a stage, which the chunk of `made` holds.
-  struct stage_compute {
-    std::size_t stage;
-    action made;
-  };
-  void parse_computes(std::string_view text, std::vector<stage_compute>& into) const;
-
-  std::string_view rest_;
-  where at_;
-  std::string_view line_;
-  std::string_view cell_;
-  std::size_t row_ = 0;
-  std::size_t column_ = 0;
-  bool more_cells_ = false;
-};
-
-/// Reads what `to_csv` writes, and PyTorch's tables of computes. Throws input_error with row and column, counted from
-/// 1, and usage_error where a table without transfers has none that would let it run.
-[[nodiscard]] BELAY_DECL dynamic_table from_csv(std::string_view text, where at = where::current());
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/schedule/csv.ipp
-//
-// Reads a schedule from its table.
 
 // ---- belay/parallel/schedule/rules.hpp
 //
@@ -31365,11 +31236,10 @@ template <rule Rule, std::size_t Ranks, std::size_t MicroBatches>
   return generate<Rule{}, Ranks, MicroBatches>();
 }
 
-/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
-/// their product is above its limit, or the rule needs more micro-batches.
+/// Throws usage_error where one of the sizes of a rule's schedule is 0, or one of them or their product is above its
+/// limit, or the rule needs more micro-batches.
 template <rule Rule>
-[[nodiscard]] dynamic_table generate(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
-                                     where at = where::current()) {
+void expect_sizes(const Rule& rule, std::size_t ranks, std::size_t micro_batches, where at) {
   const std::string name(Rule::name);
   const std::size_t chunks = placed_by(rule).chunks;
   if (ranks == 0 || micro_batches == 0 || chunks == 0) {
@@ -31390,10 +31260,18 @@ template <rule Rule>
                           std::to_string(least) + " micro-batches, not " + std::to_string(micro_batches),
                       at);
   }
+}
+
+/// The rule's table for sizes known at run time. Throws as `expect_sizes` does.
+template <rule Rule>
+[[nodiscard]] dynamic_table generate(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
+                                     where at = where::current()) {
+  expect_sizes(rule, ranks, micro_batches, at);
   growing_sink sink;
   write_table(rule, ranks, micro_batches, sink);
   sink.next_rank();
-  return dynamic_table(name, ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets), placed_by(rule));
+  return dynamic_table(std::string(Rule::name), ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets),
+                       placed_by(rule));
 }
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t ranks, std::size_t micro_batches, where at = where::current()) {
@@ -31550,611 +31428,71 @@ template <std::size_t Stages, std::size_t MicroBatches>
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-BELAY_DECL dynamic_table csv_reader::read() {
-  next_row();
-  const std::string_view front = trimmed(line_.substr(0, line_.find(',')));
-  if (!front.empty() && (front.front() == '(' || (front.front() >= '0' && front.front() <= '9')))
-    return read_computes();
-  const std::string_view format = next_cell();
-  const bool placed = format == "belay-schedule 2";
-  if (!placed && format != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
-  std::string name(next_cell());
-  if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
-  const std::size_t ranks = size("the number of stages", most_stages);
-  const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
-  const std::size_t chunks = placed ? size("the number of chunks", most_stages) : 1;
-  if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
-    refuse("stages times micro-batches must not exceed 16777216");
-  const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
-  if (more_cells_)
-    refuse(placed ? "the first row ends after the placement"
-                  : "the first row ends after the number of "
-                    "micro-batches");
-  return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
-}
-
-BELAY_DECL std::vector<std::size_t> csv_reader::read_placement(std::size_t ranks, std::size_t chunks) {
-  std::string_view text = next_cell();
-  std::vector<std::size_t> stages;
-  std::vector<bool> held(ranks * chunks);
-  const bool turns = text == "v", known = turns || text == "loop";
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-      std::size_t stage = turns ? stage_in_v(rank, chunk, ranks) : stage_in_loop(rank, chunk, ranks);
-      if (!known && ((chunk > 0 && !take(text, ' ')) || (chunk == 0 && rank > 0 && !take(text, ';')) ||
-                     !take_number(text, ranks * chunks - 1, stage) || held[stage]))
-        refuse("'" + shown() + "' is no placement; expected loop, v, or each stage once, by rank: 0 3;1 2");
-      held[stage] = true;
-      stages.push_back(stage);
-    }
-  }
-  if (!known && !text.empty()) refuse("'" + shown() + "' is no placement; it lists more stages than there are");
-  return stages;
-}
-
-BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
-                                               std::size_t chunks, const std::vector<std::size_t>& stages) {
-  std::vector<action> actions;
-  std::vector<std::size_t> offsets(1);
-  bool exchanges = false;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (rest_.empty()) {
-      ++row_;
-      column_ = 1;
-      refuse("the row of stage " + std::to_string(rank) + " is missing; the first row announces " +
-             std::to_string(ranks) + " stages");
-    }
-    next_row();
-    if (trimmed(line_).empty()) more_cells_ = false;
-    while (more_cells_) {
-      actions.push_back(parse(next_cell()));
-      exchanges = exchanges || actions.back().is_exchange();
-    }
-    offsets.push_back(actions.size());
-  }
-  while (!rest_.empty()) {
-    next_row();
-    if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
-  }
-  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) {
-    return stages.empty() ? rank : stages[rank * chunks + chunk];
-  };
-  dynamic_table table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), chunks, stage_of);
-  return exchanges ? std::move(table) : connected(std::move(table));
-}
-
-// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
-// and its proof says so.
-BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
-  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
-    for (const action& each : table.actions(rank))
-      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
-  }
-  return with_exchanges(table);
-}
-
-BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
-  std::string_view rest = text;
-  const bool pair = take(rest, '(');
-  do {
-    stage_compute next{};
-    if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
-    const std::size_t kind = std::string_view("FBIW").find(rest.front());
-    if (kind == std::string_view::npos) refuse_compute();
-    rest.remove_prefix(1);
-    std::size_t micro_batch = 0;
-    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
-    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
-    into.push_back(next);
-  } while (pair && take(rest, ';'));
-  if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
-}
-
-BELAY_DECL dynamic_table csv_reader::read_computes() {
-  std::vector<std::vector<stage_compute>> rows;
-  std::size_t stages = 1, micro_batches = 1;
-  while (true) {
-    if (!trimmed(line_).empty()) {
-      std::vector<stage_compute>& row = rows.emplace_back();
-      while (more_cells_) {
-        const std::string_view cell = next_cell();
-        if (!cell.empty()) parse_computes(cell, row);
-      }
-      for (const stage_compute& each : row) {
-        stages = std::max(stages, each.stage + 1);
-        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
-      }
-    }
-    if (rest_.empty()) break;
-    next_row();
-  }
-  const std::size_t chunks = stages / rows.size();
-  if (stages > most_cells / micro_batches) refuse("stages times micro-batches must not exceed 16777216");
-  if (stages % rows.size() != 0)
-    refuse("the table names " + std::to_string(stages) + " stages in " + std::to_string(rows.size()) +
-           " rows: each rank holds as many stages as any other");
-  std::vector<std::size_t> placed;  // by rank: its stages in rising order
-  std::vector<action> actions;
-  std::vector<std::size_t> offsets(1);
-  std::vector<std::size_t> holder(stages, rows.size());
-  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-    for (const stage_compute& each : rows[rank]) {
-      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
-        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
-      holder[each.stage] = rank;
-    }
-    for (std::size_t stage = 0; stage < stages; ++stage)
-      if (holder[stage] == rank) placed.push_back(stage);
-    if (placed.size() != (rank + 1) * chunks)
-      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
-                           std::to_string(chunks));
-    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
-    for (stage_compute each : rows[rank]) {
-      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
-      actions.push_back(each.made);
-    }
-    offsets.push_back(actions.size());
-  }
-  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
-  return connected({"csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks, stage_of});
-}
-
-BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
-BELAY_DECL void csv_reader::next_row() {
-  const std::size_t end = rest_.find('\n');
-  line_ = rest_.substr(0, end);
-  rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
-  ++row_;
-  column_ = 0;
-  more_cells_ = true;
-}
-
-BELAY_DECL std::string_view csv_reader::next_cell() {
-  ++column_;
-  if (!more_cells_) {
-    cell_ = {};
-    return cell_;
-  }
-  const std::size_t end = line_.find(',');
-  cell_ = trimmed(line_.substr(0, end));
-  more_cells_ = end != std::string_view::npos;
-  line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
-  return cell_;
-}
-
-BELAY_DECL void csv_reader::refuse(const std::string& why) const {
-  throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
-                    at_);
-}
-
-BELAY_DECL void csv_reader::refuse_cell() const {
-  refuse("'" + shown() +
-         "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
-         "as SA0>1 or SA1>1+RG0<1");
-}
-
-BELAY_DECL void csv_reader::refuse_compute() const {
-  refuse("'" + shown() +
-         "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
-         "such as (0F1;3B0)OVERLAP_F_B");
-}
-
-BELAY_DECL void csv_reader::refuse_row(std::size_t rank, const std::string& why) const {
-  throw input_error("schedule CSV, row of rank " + std::to_string(rank) + ": " + why, at_);
-}
-
-BELAY_DECL std::string csv_reader::shown() const {
-  return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
-}
-
-BELAY_DECL std::size_t csv_reader::size(const char* what, std::size_t most) {
-  std::string_view text = next_cell();
-  std::size_t value = 0;
-  if (!take_number(text, most, value) || !text.empty() || value == 0) {
-    refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
-  }
-  return value;
-}
-
-BELAY_DECL bool csv_reader::take_number(std::string_view& text, std::size_t most, std::size_t& value) {
-  value = 0;
-  std::size_t digits = 0;
-  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
-    value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
-    if (value > most) return false;
-  }
-  text.remove_prefix(digits);
-  return digits > 0;
-}
-
-BELAY_DECL bool csv_reader::take(std::string_view& text, char expected) {
-  if (text.empty() || text.front() != expected) return false;
-  text.remove_prefix(1);
-  return true;
-}
-
-BELAY_DECL bool csv_reader::take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
-  std::size_t value = 0;
-  if (!take_number(text, most_micro_batches, value)) return false;
-  micro_batch = static_cast<std::uint32_t>(value);
-  chunk = 0;
-  if (!take(text, '.')) return true;
-  if (!take_number(text, 65'535, value)) return false;
-  chunk = static_cast<std::uint16_t>(value);
-  return true;
-}
-
-BELAY_DECL action csv_reader::parse(std::string_view text) const {
-  action made;
-  const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
-  if (kind != std::string_view::npos) {
-    made.kind = static_cast<action_kind>(kind);
-    text.remove_prefix(1);
-    if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
-    return made;
-  }
-  made.kind = action_kind::exchange;
-  do {
-    if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
-    transfer& moved = made.group[made.transfer_count++];
-    if (take(text, 'R')) {
-      moved.direction = transfer_direction::receive;
-    } else if (!take(text, 'S')) {
-      refuse_cell();
-    }
-    if (take(text, 'G')) {
-      moved.what = payload::gradient;
-    } else if (!take(text, 'A')) {
-      refuse_cell();
-    }
-    std::size_t peer = 0;
-    if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
-        !take(text, moved.direction == transfer_direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
-      refuse_cell();
-    }
-    moved.peer = static_cast<std::uint32_t>(peer);
-  } while (take(text, '+'));
-  if (!text.empty()) refuse_cell();
-  return made;
-}
-
-BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_reader(text, at).read(); }
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/schedule/timeline.hpp
-//
-// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
-// time, but wait for their partner. The result is how long the pipeline takes and how much of that is waiting: the
-// prediction for a run's measured bubble.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// Time in the unit of the given times (seconds, or whole units when `Time` is an integer).
-template <class PerRank>
-struct timeline_result {
-  using time = typename PerRank::value_type;
-
-  PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: in an exchange until its partners came
-  PerRank end{};      // per rank: when its last action is done
-  time total{};       // when the last rank is done
-
-  /// The share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over ranks. A rank can
-  /// measure it without communication. 0 where nothing takes time.
-  [[nodiscard]] constexpr double bubble() const noexcept {
-    double sum = 0;
-    for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
-      if (end[rank] > time{}) sum += static_cast<double>(waiting[rank]) / static_cast<double>(end[rank]);
-    }
-    return sum / static_cast<double>(waiting.size());
-  }
-
-  /// The share of the whole pipeline in which a rank does not compute, mean over ranks. With equal stages it is
-  /// (p - 1) / (m + p - 1) for GPipe and 1F1B.
-  [[nodiscard]] constexpr double idle() const noexcept {
-    if (!(total > time{})) return 0;
-    double sum = 0;
-    for (std::size_t rank = 0; rank < busy.size(); ++rank) sum += static_cast<double>(total - busy[rank]);
-    return sum / (static_cast<double>(total) * static_cast<double>(busy.size()));
-  }
-};
-
-/// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
-/// each.
-template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
-class clock_visitor {
+/// A schedule that a name stands for: what is known of it before it has a table.
+class named_schedule {
  public:
-  using time = typename PerRank::value_type;
+  /// Throws input_error where no schedule has this name, with the names that there are.
+  [[nodiscard]] BELAY_DECL static named_schedule of(std::string_view name, where at = where::current());
+  /// The names of all schedules, those with a number of chunks for each from 2 to `most_chunks`.
+  [[nodiscard]] BELAY_DECL static std::vector<std::string> names(std::size_t most_chunks);
 
-  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
-                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
-      : micro_batches_(micro_batches),
-        result_(result),
-        met_(met),
-        posted_at_(posted_at),
-        message_(message),
-        takes_(takes),
-        watch_(watch) {}
-
-  constexpr void compute(std::size_t rank, const action& now) {
-    const time takes = takes_(rank, now);
-    const time begin = result_.end[rank];
-    result_.end[rank] += takes;
-    result_.busy[rank] += takes;
-    watch_(rank, now, begin, result_.end[rank]);
-  }
-  constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
-  constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
-    posted_at_[end * micro_batches_ + number] = result_.end[rank];
-  }
-  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
-    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
-  }
-  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
-  constexpr void complete(std::size_t rank) {
-    result_.waiting[rank] += met_[rank] - result_.end[rank];
-    result_.end[rank] = met_[rank];
-  }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// Where its stages lie on a number of ranks.
+  [[nodiscard]] BELAY_DECL placement placed() const;
+  /// The fewest micro-batches that it has on `ranks`.
+  [[nodiscard]] BELAY_DECL std::size_t least_micro_batches(std::size_t ranks) const;
+  /// Its table. Throws usage_error where sizes are 0 or too large, micro-batches too few, or groups smaller than the
+  /// ranks.
+  [[nodiscard]] BELAY_DECL dynamic_table table(std::size_t ranks, std::size_t micro_batches,
+                                               where at = where::current()) const;
+  /// Calls `see` with the computes of each rank, without exchanges. Throws as `table` does.
+  BELAY_DECL void with_lists(std::size_t ranks, std::size_t micro_batches, function_ref<void(const compute_lists&)> see,
+                             where at = where::current()) const;
 
  private:
-  constexpr void not_before(std::size_t rank, time moment) {
-    if (moment > met_[rank]) met_[rank] = moment;
-  }
-
-  std::size_t micro_batches_;
-  timeline_result<PerRank>& result_;
-  PerRank& met_;
-  PostTimes& posted_at_;
-  time message_;
-  const Takes& takes_;
-  Watch& watch_;
-};
-
-/// Plays one table repeatedly without allocating: the buffers are made once. It keeps a pointer to the table, which
-/// must outlive it. A table without a proof is a usage_error with the reason.
-template <any_table Table, class Time = double>
-class timeline_player {
- public:
-  using per_rank = typename Table::storage::template per_rank<Time>;
-
-  explicit constexpr timeline_player(const Table& table, where at = where::current())
-      : table_(&table),
-        state_(table.ranks(), table.stages()),
-        met_(Table::storage::template each_rank<Time>(table.ranks())) {
-    result_.busy = met_;
-    result_.waiting = met_;
-    result_.end = met_;
-    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
-    const auto proven = proof(table);
-    if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
-  }
-  timeline_player(const Table&& table, where at = where::current()) = delete;  // it would point to a temporary
-
-  /// The times of each stage for one micro-batch. An input gradient and a weight gradient take half a backward each.
-  /// The result is valid until the next call.
-  constexpr const timeline_result<per_rank>& play(std::span<const Time> forward, std::span<const Time> backward,
-                                                  where at = where::current()) {
-    auto nobody = [](auto&&...) {};
-    return play_watched(forward, backward, nobody, at);
-  }
-
-  /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
-  /// of the walk, it calls `watch(rank, action, begin, end)`. An input gradient and a weight gradient take half a
-  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
-  /// one time for each stage.
-  template <class Watch>
-  constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
-                                                          Watch& watch, where at = where::current()) {
-    const std::size_t stages = table_->stages();
-    if (forward.size() != stages || backward.size() != stages) {
-      throw usage_error("a timeline needs one forward time and one backward time for each of " +
-                            std::to_string(stages) + " stages, not " + std::to_string(forward.size()) + " and " +
-                            std::to_string(backward.size()),
-                        at);
-    }
-    return walk(
-        [&](std::size_t rank, const action& now) {
-          const std::size_t stage = table_->stage(rank, now.chunk);
-          if (now.kind == action_kind::forward) return forward[stage];
-          if (now.kind == action_kind::backward) return backward[stage];
-          const Time half = backward[stage] / 2;
-          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
-        },
-        Time{}, {}, watch);
-  }
-
-  /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.
-  template <schedule_costs Costs>
-  constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
-    auto nobody = [](auto&&...) {};
-    return walk(
-        [&](std::size_t rank, const action& now) {
-          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
-          if (now.kind == action_kind::forward) return of.forward;
-          if (now.kind == action_kind::input_gradient) return of.input_gradient;
-          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
-        },
-        costs.message(), by, nobody);
-  }
-
- private:
-  // By end, then by number of the tensor.
-  class post_times {
-   public:
-    explicit constexpr post_times(timeline_player& of) : of_(of) {}
-    constexpr Time& operator[](std::size_t at) const {
-      const std::size_t micro_batches = of_.table_->micro_batches();
-      const std::size_t end = at / micro_batches;
-      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
-    }
-
-   private:
-    timeline_player& of_;
+  enum class family : std::uint8_t {
+    gpipe,
+    one_f_one_b,
+    interleaved,
+    breadth_first,
+    interleaved_zero_bubble,
+    zb_h1,
+    zb_h2,
+    zb_v,
+    v_half,
+    v_min,
+    dualpipe_v
   };
+  struct named_family {
+    std::string_view name;
+    family of;
+    bool counts_chunks;
+  };
+  [[nodiscard]] BELAY_DECL static std::span<const named_family> families() noexcept;
+  // Calls `use(rule)`.
+  template <class Use>
+  decltype(auto) with_rule(const Use& use) const;
 
-  template <class Takes, class Watch>
-  constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
-    result_.total = Time{};
-    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
-      result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
-    }
-    const post_times posted_at(*this);
-    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
-                                                                         posted_at, message, takes, watch);
-    schedule::play(*table_, state_, clock, by);
-    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
-      if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
-    }
-    return result_;
-  }
+  named_schedule(std::string name, family of, std::size_t chunks, std::size_t group)
+      : name_(std::move(name)), family_(of), chunks_(chunks), group_(group) {}
 
-  const Table* table_;
-  play_state<typename Table::storage> state_;
-  per_rank met_;  // per rank: when the group it stands in has met all partners so far
-  // By own_end: when the tensors of each stage were posted.
-  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
-  timeline_result<per_rank> result_;
+  std::string name_;
+  family family_;
+  std::size_t chunks_;
+  std::size_t group_;
 };
 
-/// Plays a table once. Times are those of one micro-batch, one entry for each stage.
-template <any_table Table>
-[[nodiscard]] constexpr auto timeline(const Table& table, std::span<const double> forward_seconds,
-                                      std::span<const double> backward_seconds, where at = where::current()) {
-  timeline_player<Table> player(table, at);
-  return player.play(forward_seconds, backward_seconds, at);
-}
-
-/// Costs of the stages of a table, one for each.
-struct table_costs {
-  std::vector<stage_costs> stages;
-  ticks between_ranks = 0;
-
-  [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
-  [[nodiscard]] ticks message() const noexcept { return between_ranks; }
-};
-
-/// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
-/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
-/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
-struct edge_depths {
-  std::size_t to_run = 0;
-  std::size_t to_reach_total = 0;
-};
-
-/// The time that a table takes with edges of `depth`, at least 1; -1 where it does not end.
-[[nodiscard]] BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth);
-
-/// The depths of a table. Throws usage_error where its computes wait for each other, or `costs` has not one entry for
-/// each stage.
-[[nodiscard]] BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs,
-                                                 where at = where::current());
+/// The table of a name: `named_table("interleaved:2", 4, 16)`. Throws input_error for a name that is none, and as
+/// `named_schedule::table`.
+[[nodiscard]] BELAY_DECL dynamic_table named_table(std::string_view name, std::size_t ranks, std::size_t micro_batches,
+                                                   where at = where::current());
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/schedule/timeline.ipp
+// ---- belay/parallel/schedule/catalogue.ipp
 //
-// The time of a table whose edges hold a few tensors.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth) {
-  const std::size_t ranks = table.ranks(), stages = table.stages(), micro_batches = table.micro_batches();
-  constexpr ticks never = -1;
-  // What a stage gives: the activation, or the gradient. When each is there, and in the order of its edge when it was
-  // used.
-  struct edge {
-    std::vector<ticks> there;
-    std::vector<ticks> used;
-    std::size_t sent = 0;
-  };
-  std::array<std::vector<edge>, 2> edges;
-  for (auto& each : edges) each.assign(stages, {std::vector<ticks>(micro_batches, never), {}, 0});
-  struct rank_state {
-    std::size_t at = 0;
-    ticks clock = 0;
-    edge* full = nullptr;  // its last tensor waits for room
-  };
-  std::vector<rank_state> states(ranks);
-  const auto leave = [&](rank_state& of) {  // whether the edge has room
-    if (of.full == nullptr) return true;
-    const std::size_t needed = of.full->sent - depth;  // tensors that were used
-    if (of.full->used.size() < needed) return false;
-    of.clock = std::max(of.clock, of.full->used[needed - 1]);
-    of.full = nullptr;
-    return true;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      rank_state& own = states[rank];
-      const std::span<const action> list = table.actions(rank);
-      for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
-        const action& now = list[own.at];
-        if (now.is_exchange()) continue;
-        const std::size_t stage = table.stage(rank, now.chunk);
-        const bool forward = now.kind == action_kind::forward, weight = now.kind == action_kind::weight_gradient;
-        const std::size_t source = forward ? stage - 1 : stage + 1, what = forward ? 0 : 1;
-        if (!weight && source < stages) {
-          edge& from = edges[what][source];
-          const ticks there = from.there[now.micro_batch];
-          if (there == never) break;
-          const bool remote = table.rank_of(source) != rank;
-          own.clock = std::max(own.clock, there + (remote ? costs.message() : 0));
-          if (remote) from.used.push_back(own.clock);
-        }
-        const stage_costs& of = costs.stage(stage);
-        own.clock += forward                                   ? of.forward
-                     : weight                                  ? of.weight_gradient
-                     : now.kind == action_kind::input_gradient ? of.input_gradient
-                                                               : of.input_gradient + of.weight_gradient;
-        if (weight) continue;
-        edge& to = edges[what][stage];
-        to.there[now.micro_batch] = own.clock;
-        const std::size_t user = forward ? stage + 1 : stage - 1;
-        if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full = &to;
-      }
-    }
-  }
-  ticks total = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (states[rank].at < table.actions(rank).size()) return never;
-    total = std::max(total, states[rank].clock);
-  }
-  return total;
-}
-
-BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs, where at) {
-  if (costs.stages.size() != table.stages())
-    throw usage_error("the costs of a schedule are those of " + std::to_string(table.stages()) + " stages, not " +
-                          std::to_string(costs.stages.size()),
-                      at);
-  const ticks total = cost_of(table, costs).total;
-  edge_depths found;
-  if (proof(table).valid()) {
-    timeline_player<dynamic_table, ticks> player(table, at);
-    if (player.play_costs(costs).total <= total) return found;
-  } else {
-    found.to_run = 1;
-    while (time_with_depth(table, costs, found.to_run) < 0) ++found.to_run;
-  }
-  found.to_reach_total = std::max<std::size_t>(found.to_run, 1);
-  while (time_with_depth(table, costs, found.to_reach_total) != total) ++found.to_reach_total;
-  return found;
-}
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
+// Rules by name.
 
 // ---- belay/parallel/schedule/v_patterns.hpp
 //
@@ -32601,6 +31939,1163 @@ struct dualpipe_v_rule {
     while (computes.owed(0) > 0) computes.weight(0);
   }
 };
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL std::span<const named_schedule::named_family> named_schedule::families() noexcept {
+  static constexpr std::array<named_family, 11> all = {{{"gpipe", family::gpipe, false},
+                                                        {"1f1b", family::one_f_one_b, false},
+                                                        {"interleaved", family::interleaved, true},
+                                                        {"bfs", family::breadth_first, true},
+                                                        {"interleaved-zb", family::interleaved_zero_bubble, true},
+                                                        {"zb-h1", family::zb_h1, false},
+                                                        {"zb-h2", family::zb_h2, false},
+                                                        {"zb-v", family::zb_v, false},
+                                                        {"v-half", family::v_half, false},
+                                                        {"v-min", family::v_min, false},
+                                                        {"dualpipe-v", family::dualpipe_v, false}}};
+  return all;
+}
+
+BELAY_DECL std::vector<std::string> named_schedule::names(std::size_t most_chunks) {
+  std::vector<std::string> all;
+  for (const named_family& each : families()) {
+    if (!each.counts_chunks) all.emplace_back(each.name);
+    for (std::size_t chunks = 2; each.counts_chunks && chunks <= most_chunks; ++chunks)
+      all.push_back(std::string(each.name) + ":" + std::to_string(chunks));
+  }
+  return all;
+}
+
+BELAY_DECL named_schedule named_schedule::of(std::string_view name, where at) {
+  std::string_view rest = name;
+  const auto next_part = [&] {
+    const std::size_t end = rest.find(':');
+    const std::string_view part = rest.substr(0, end);
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    return part;
+  };
+  const auto number = [](std::string_view text, std::size_t& value) {
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return failed == std::errc() && end == text.data() + text.size() && value > 0 && value <= most_stages;
+  };
+  const std::string_view first = next_part();
+  const std::span<const named_family> all = families();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const named_family& each) { return each.name == first; });
+  std::size_t chunks = 1, group = 0;
+  bool known = found != all.end() && found->counts_chunks == !rest.empty() && !name.ends_with(':');
+  if (known && found->counts_chunks) {
+    known = number(next_part(), chunks);
+    if (known && !rest.empty()) known = found->of == family::interleaved && number(next_part(), group);
+  }
+  if (!known || !rest.empty())
+    throw input_error("'" + std::string(name.substr(0, 40)) +
+                          "' is no schedule; there are gpipe, 1f1b, interleaved:V[:G], bfs:V, interleaved-zb:V, zb-h1, "
+                          "zb-h2, zb-v, v-half, v-min and dualpipe-v, with V chunks a rank",
+                      at);
+  return {std::string(name), found->of, chunks, group};
+}
+
+template <class Use>
+decltype(auto) named_schedule::with_rule(const Use& use) const {
+  switch (family_) {
+    case family::gpipe: return use(gpipe_rule{});
+    case family::one_f_one_b: return use(one_f_one_b_rule{});
+    case family::interleaved: return use(interleaved_rule{chunks_, group_});
+    case family::breadth_first: return use(breadth_first_rule{chunks_});
+    case family::interleaved_zero_bubble: return use(interleaved_zero_bubble_rule{chunks_});
+    case family::zb_h1: return use(zb_h1_rule{});
+    case family::zb_h2: return use(zb_h2_rule{});
+    case family::zb_v: return use(zb_v_rule{});
+    case family::v_half: return use(v_half_rule{});
+    case family::v_min: return use(v_min_rule{});
+    case family::dualpipe_v: break;
+  }
+  return use(dualpipe_v_rule{});
+}
+
+BELAY_DECL placement named_schedule::placed() const {
+  return with_rule([](const auto& rule) { return placed_by(rule); });
+}
+
+BELAY_DECL std::size_t named_schedule::least_micro_batches(std::size_t ranks) const {
+  return with_rule([&](const auto& rule) { return schedule::least_micro_batches(rule, ranks); });
+}
+
+BELAY_DECL dynamic_table named_schedule::table(std::size_t ranks, std::size_t micro_batches, where at) const {
+  if (group_ != 0 && group_ < ranks && group_ < micro_batches)
+    throw usage_error("schedule " + name_ + " has groups of " + std::to_string(group_) + " micro-batches on " +
+                          std::to_string(ranks) + " ranks: at least one for each rank",
+                      at);
+  return with_rule([&](const auto& rule) { return generate(rule, ranks, micro_batches, at); });
+}
+
+BELAY_DECL void named_schedule::with_lists(std::size_t ranks, std::size_t micro_batches,
+                                           function_ref<void(const compute_lists&)> see, where at) const {
+  with_rule([&](const auto& rule) {
+    expect_sizes(rule, ranks, micro_batches, at);
+    const placement where_they_lie = placed_by(rule);
+    compute_lists lists(ranks, micro_batches, where_they_lie.chunks, where_they_lie.stage);
+    write_lists(rule, lists);
+    see(lists);
+  });
+}
+
+BELAY_DECL dynamic_table named_table(std::string_view name, std::size_t ranks, std::size_t micro_batches, where at) {
+  return named_schedule::of(name, at).table(ranks, micro_batches, at);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/csv.hpp
+//
+// Tables as CSV, for editors and spreadsheets. After the first row there is one row for each rank, with one cell for
+// each action:
+//
+//   belay-schedule 1,1f1b,2,2            format, name, ranks, micro-batches
+//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
+//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
+//
+//   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
+//
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
+// activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A chunk other
+// than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them: those of rank
+// 0, a semicolon, those of rank 1: "0 3;1 2".
+//
+// PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
+// cells where a rank waits, and pairs, whose computes run one after the other: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
+// table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
+// `belay::proof`.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Where the stages of a table lie, as CSV has it.
+template <any_table Table>
+[[nodiscard]] std::string placement_text(const Table& table) {
+  std::string listed;
+  bool loops = true, turns = true;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    for (std::size_t chunk = 0; chunk < table.chunks(); ++chunk) {
+      const std::size_t stage = table.stage(rank, chunk);
+      loops = loops && stage == stage_in_loop(rank, chunk, table.ranks());
+      turns = turns && stage == stage_in_v(rank, chunk, table.ranks());
+      listed += (chunk > 0 ? " " : rank > 0 ? ";" : "") + std::to_string(stage);
+    }
+  }
+  return loops ? "loop" : turns ? "v" : listed;
+}
+
+/// The table as CSV. Throws usage_error where its name holds a comma or a line break.
+template <any_table Table>
+[[nodiscard]] std::string to_csv(const Table& table, where at = where::current()) {
+  const auto numbered = [](std::size_t micro_batch, std::size_t chunk) {
+    return std::to_string(micro_batch) + (chunk == 0 ? "" : "." + std::to_string(chunk));
+  };
+  if (table.name().find_first_of(",\r\n") != std::string_view::npos) {
+    throw usage_error("a schedule's name must not hold a comma or a line break to be written as CSV", at);
+  }
+  std::string text = table.chunks() == 1 && placement_text(table) == "loop" ? "belay-schedule 1," : "belay-schedule 2,";
+  text += std::string(table.name()) + "," + std::to_string(table.ranks()) + "," + std::to_string(table.micro_batches());
+  if (text.starts_with("belay-schedule 2")) text += "," + std::to_string(table.chunks()) + "," + placement_text(table);
+  text += "\n";
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    const char* separator = "";
+    for (const action& now : table.actions(rank)) {
+      text += separator;
+      separator = ",";
+      if (!now.is_exchange()) {
+        text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
+        continue;
+      }
+      const char* join = "";
+      for (const transfer& moved : now.transfers()) {
+        const bool sends = moved.direction == transfer_direction::send;
+        text += join;
+        join = "+";
+        text += sends ? 'S' : 'R';
+        text += moved.what == payload::activation ? 'A' : 'G';
+        text += numbered(moved.micro_batch, moved.chunk) + (sends ? ">" : "<") + std::to_string(moved.peer);
+      }
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// Reads one table. Every error names row and column, counted from 1.
+class csv_reader {
+ public:
+  csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
+
+  [[nodiscard]] dynamic_table read();
+
+ private:
+  // The rows after one that tells the sizes; rows of PyTorch's computes, of which the first is read.
+  [[nodiscard]] dynamic_table read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
+                                        std::size_t chunks, const std::vector<std::size_t>& stages);
+  [[nodiscard]] dynamic_table read_computes();
+  [[nodiscard]] static dynamic_table connected(dynamic_table table);
+  [[nodiscard]] std::vector<std::size_t> read_placement(std::size_t ranks, std::size_t chunks);
+
+  static std::string_view trimmed(std::string_view text);
+
+  void next_row();
+
+  std::string_view next_cell();
+
+  [[noreturn]] void refuse(const std::string& why) const;
+  [[noreturn]] void refuse_cell() const;
+  [[noreturn]] void refuse_compute() const;
+  [[noreturn]] void refuse_row(std::size_t rank, const std::string& why) const;
+  [[nodiscard]] std::string shown() const;
+
+  std::size_t size(const char* what, std::size_t most);
+
+  // Reads digits at the front; false where there are none or their value exceeds `most`.
+  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
+  static bool take(std::string_view& text, char expected);
+  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
+
+  [[nodiscard]] action parse(std::string_view text) const;
+  // A compute of a stage, which the chunk of `made` holds.
+  struct stage_compute {
+    std::size_t stage;
+    action made;
+  };
+  void parse_computes(std::string_view text, std::vector<stage_compute>& into) const;
+
+  std::string_view rest_;
+  where at_;
+  std::string_view line_;
+  std::string_view cell_;
+  std::size_t row_ = 0;
+  std::size_t column_ = 0;
+  bool more_cells_ = false;
+};
+
+/// Reads what `to_csv` writes, and PyTorch's tables of computes. Throws input_error with row and column, counted from
+/// 1, and usage_error where a table without transfers has none that would let it run.
+[[nodiscard]] BELAY_DECL dynamic_table from_csv(std::string_view text, where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/csv.ipp
+//
+// Reads a schedule from its table.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL dynamic_table csv_reader::read() {
+  next_row();
+  const std::string_view front = trimmed(line_.substr(0, line_.find(',')));
+  if (!front.empty() && (front.front() == '(' || (front.front() >= '0' && front.front() <= '9')))
+    return read_computes();
+  const std::string_view format = next_cell();
+  const bool placed = format == "belay-schedule 2";
+  if (!placed && format != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
+  std::string name(next_cell());
+  if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
+  const std::size_t ranks = size("the number of stages", most_stages);
+  const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
+  const std::size_t chunks = placed ? size("the number of chunks", most_stages) : 1;
+  if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
+    refuse("stages times micro-batches must not exceed 16777216");
+  const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
+  if (more_cells_)
+    refuse(placed ? "the first row ends after the placement"
+                  : "the first row ends after the number of "
+                    "micro-batches");
+  return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
+}
+
+BELAY_DECL std::vector<std::size_t> csv_reader::read_placement(std::size_t ranks, std::size_t chunks) {
+  std::string_view text = next_cell();
+  std::vector<std::size_t> stages;
+  std::vector<bool> held(ranks * chunks);
+  const bool turns = text == "v", known = turns || text == "loop";
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      std::size_t stage = turns ? stage_in_v(rank, chunk, ranks) : stage_in_loop(rank, chunk, ranks);
+      if (!known && ((chunk > 0 && !take(text, ' ')) || (chunk == 0 && rank > 0 && !take(text, ';')) ||
+                     !take_number(text, ranks * chunks - 1, stage) || held[stage]))
+        refuse("'" + shown() + "' is no placement; expected loop, v, or each stage once, by rank: 0 3;1 2");
+      held[stage] = true;
+      stages.push_back(stage);
+    }
+  }
+  if (!known && !text.empty()) refuse("'" + shown() + "' is no placement; it lists more stages than there are");
+  return stages;
+}
+
+BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ranks, std::size_t micro_batches,
+                                               std::size_t chunks, const std::vector<std::size_t>& stages) {
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  bool exchanges = false;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (rest_.empty()) {
+      ++row_;
+      column_ = 1;
+      refuse("the row of stage " + std::to_string(rank) + " is missing; the first row announces " +
+             std::to_string(ranks) + " stages");
+    }
+    next_row();
+    if (trimmed(line_).empty()) more_cells_ = false;
+    while (more_cells_) {
+      actions.push_back(parse(next_cell()));
+      exchanges = exchanges || actions.back().is_exchange();
+    }
+    offsets.push_back(actions.size());
+  }
+  while (!rest_.empty()) {
+    next_row();
+    if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
+  }
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) {
+    return stages.empty() ? rank : stages[rank * chunks + chunk];
+  };
+  dynamic_table table(std::move(name), ranks, micro_batches, std::move(actions), std::move(offsets), chunks, stage_of);
+  return exchanges ? std::move(table) : connected(std::move(table));
+}
+
+// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
+// and its proof says so.
+BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
+  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+    for (const action& each : table.actions(rank))
+      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
+  }
+  return with_exchanges(table);
+}
+
+BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
+  std::string_view rest = text;
+  const bool pair = take(rest, '(');
+  do {
+    stage_compute next{};
+    if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
+    const std::size_t kind = std::string_view("FBIW").find(rest.front());
+    if (kind == std::string_view::npos) refuse_compute();
+    rest.remove_prefix(1);
+    std::size_t micro_batch = 0;
+    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
+    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    into.push_back(next);
+  } while (pair && take(rest, ';'));
+  if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
+}
+
+BELAY_DECL dynamic_table csv_reader::read_computes() {
+  std::vector<std::vector<stage_compute>> rows;
+  std::size_t stages = 1, micro_batches = 1;
+  while (true) {
+    if (!trimmed(line_).empty()) {
+      std::vector<stage_compute>& row = rows.emplace_back();
+      while (more_cells_) {
+        const std::string_view cell = next_cell();
+        if (!cell.empty()) parse_computes(cell, row);
+      }
+      for (const stage_compute& each : row) {
+        stages = std::max(stages, each.stage + 1);
+        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
+      }
+    }
+    if (rest_.empty()) break;
+    next_row();
+  }
+  const std::size_t chunks = stages / rows.size();
+  if (stages > most_cells / micro_batches) refuse("stages times micro-batches must not exceed 16777216");
+  if (stages % rows.size() != 0)
+    refuse("the table names " + std::to_string(stages) + " stages in " + std::to_string(rows.size()) +
+           " rows: each rank holds as many stages as any other");
+  std::vector<std::size_t> placed;  // by rank: its stages in rising order
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  std::vector<std::size_t> holder(stages, rows.size());
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    for (const stage_compute& each : rows[rank]) {
+      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
+        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
+      holder[each.stage] = rank;
+    }
+    for (std::size_t stage = 0; stage < stages; ++stage)
+      if (holder[stage] == rank) placed.push_back(stage);
+    if (placed.size() != (rank + 1) * chunks)
+      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
+                           std::to_string(chunks));
+    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
+    for (stage_compute each : rows[rank]) {
+      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
+      actions.push_back(each.made);
+    }
+    offsets.push_back(actions.size());
+  }
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
+  return connected({"csv", rows.size(), micro_batches, std::move(actions), std::move(offsets), chunks, stage_of});
+}
+
+BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+BELAY_DECL void csv_reader::next_row() {
+  const std::size_t end = rest_.find('\n');
+  line_ = rest_.substr(0, end);
+  rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
+  ++row_;
+  column_ = 0;
+  more_cells_ = true;
+}
+
+BELAY_DECL std::string_view csv_reader::next_cell() {
+  ++column_;
+  if (!more_cells_) {
+    cell_ = {};
+    return cell_;
+  }
+  const std::size_t end = line_.find(',');
+  cell_ = trimmed(line_.substr(0, end));
+  more_cells_ = end != std::string_view::npos;
+  line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
+  return cell_;
+}
+
+BELAY_DECL void csv_reader::refuse(const std::string& why) const {
+  throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
+                    at_);
+}
+
+BELAY_DECL void csv_reader::refuse_cell() const {
+  refuse("'" + shown() +
+         "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+         "as SA0>1 or SA1>1+RG0<1");
+}
+
+BELAY_DECL void csv_reader::refuse_compute() const {
+  refuse("'" + shown() +
+         "' is no compute; expected a stage, F, B, I or W, and a micro-batch, such as 0F1, or a pair, "
+         "such as (0F1;3B0)OVERLAP_F_B");
+}
+
+BELAY_DECL void csv_reader::refuse_row(std::size_t rank, const std::string& why) const {
+  throw input_error("schedule CSV, row of rank " + std::to_string(rank) + ": " + why, at_);
+}
+
+BELAY_DECL std::string csv_reader::shown() const {
+  return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
+}
+
+BELAY_DECL std::size_t csv_reader::size(const char* what, std::size_t most) {
+  std::string_view text = next_cell();
+  std::size_t value = 0;
+  if (!take_number(text, most, value) || !text.empty() || value == 0) {
+    refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
+  }
+  return value;
+}
+
+BELAY_DECL bool csv_reader::take_number(std::string_view& text, std::size_t most, std::size_t& value) {
+  value = 0;
+  std::size_t digits = 0;
+  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
+    value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
+    if (value > most) return false;
+  }
+  text.remove_prefix(digits);
+  return digits > 0;
+}
+
+BELAY_DECL bool csv_reader::take(std::string_view& text, char expected) {
+  if (text.empty() || text.front() != expected) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+BELAY_DECL bool csv_reader::take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
+  std::size_t value = 0;
+  if (!take_number(text, most_micro_batches, value)) return false;
+  micro_batch = static_cast<std::uint32_t>(value);
+  chunk = 0;
+  if (!take(text, '.')) return true;
+  if (!take_number(text, 65'535, value)) return false;
+  chunk = static_cast<std::uint16_t>(value);
+  return true;
+}
+
+BELAY_DECL action csv_reader::parse(std::string_view text) const {
+  action made;
+  const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
+  if (kind != std::string_view::npos) {
+    made.kind = static_cast<action_kind>(kind);
+    text.remove_prefix(1);
+    if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
+    return made;
+  }
+  made.kind = action_kind::exchange;
+  do {
+    if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
+    transfer& moved = made.group[made.transfer_count++];
+    if (take(text, 'R')) {
+      moved.direction = transfer_direction::receive;
+    } else if (!take(text, 'S')) {
+      refuse_cell();
+    }
+    if (take(text, 'G')) {
+      moved.what = payload::gradient;
+    } else if (!take(text, 'A')) {
+      refuse_cell();
+    }
+    std::size_t peer = 0;
+    if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
+        !take(text, moved.direction == transfer_direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
+      refuse_cell();
+    }
+    moved.peer = static_cast<std::uint32_t>(peer);
+  } while (take(text, '+'));
+  if (!text.empty()) refuse_cell();
+  return made;
+}
+
+BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_reader(text, at).read(); }
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/planner.hpp
+//
+// Chooses a schedule: of all that there are, the one that ends first within the memory of each rank. Times and bytes
+// are whole numbers, so that ranks that choose from the same ones choose the same.
+//
+//   const std::vector<std::uint64_t> budget(4, 30'000'000'000);  // of each rank
+//   const auto chosen = belay::schedule::choose(16, budget, [&](const auto& placed) { return costs_of(placed); });
+//   std::puts(chosen.name.c_str());
+
+// ---- belay/parallel/schedule/timeline.hpp
+//
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
+// time, but wait for their partner. The result is how long the pipeline takes and how much of that is waiting: the
+// prediction for a run's measured bubble.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Time in the unit of the given times (seconds, or whole units when `Time` is an integer).
+template <class PerRank>
+struct timeline_result {
+  using time = typename PerRank::value_type;
+
+  PerRank busy{};     // per rank: computing
+  PerRank waiting{};  // per rank: in an exchange until its partners came
+  PerRank end{};      // per rank: when its last action is done
+  time total{};       // when the last rank is done
+
+  /// The share of its own pipeline phase in which a rank waits for a neighbour's tensor, mean over ranks. A rank can
+  /// measure it without communication. 0 where nothing takes time.
+  [[nodiscard]] constexpr double bubble() const noexcept {
+    double sum = 0;
+    for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
+      if (end[rank] > time{}) sum += static_cast<double>(waiting[rank]) / static_cast<double>(end[rank]);
+    }
+    return sum / static_cast<double>(waiting.size());
+  }
+
+  /// The share of the whole pipeline in which a rank does not compute, mean over ranks. With equal stages it is
+  /// (p - 1) / (m + p - 1) for GPipe and 1F1B.
+  [[nodiscard]] constexpr double idle() const noexcept {
+    if (!(total > time{})) return 0;
+    double sum = 0;
+    for (std::size_t rank = 0; rank < busy.size(); ++rank) sum += static_cast<double>(total - busy[rank]);
+    return sum / (static_cast<double>(total) * static_cast<double>(busy.size()));
+  }
+};
+
+/// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
+/// each.
+template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
+class clock_visitor {
+ public:
+  using time = typename PerRank::value_type;
+
+  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
+                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
+      : micro_batches_(micro_batches),
+        result_(result),
+        met_(met),
+        posted_at_(posted_at),
+        message_(message),
+        takes_(takes),
+        watch_(watch) {}
+
+  constexpr void compute(std::size_t rank, const action& now) {
+    const time takes = takes_(rank, now);
+    const time begin = result_.end[rank];
+    result_.end[rank] += takes;
+    result_.busy[rank] += takes;
+    watch_(rank, now, begin, result_.end[rank]);
+  }
+  constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
+  constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
+    posted_at_[end * micro_batches_ + number] = result_.end[rank];
+  }
+  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
+    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
+  }
+  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
+  constexpr void complete(std::size_t rank) {
+    result_.waiting[rank] += met_[rank] - result_.end[rank];
+    result_.end[rank] = met_[rank];
+  }
+
+ private:
+  constexpr void not_before(std::size_t rank, time moment) {
+    if (moment > met_[rank]) met_[rank] = moment;
+  }
+
+  std::size_t micro_batches_;
+  timeline_result<PerRank>& result_;
+  PerRank& met_;
+  PostTimes& posted_at_;
+  time message_;
+  const Takes& takes_;
+  Watch& watch_;
+};
+
+/// Plays one table repeatedly without allocating: the buffers are made once. It keeps a pointer to the table, which
+/// must outlive it. A table without a proof is a usage_error with the reason.
+template <any_table Table, class Time = double>
+class timeline_player {
+ public:
+  using per_rank = typename Table::storage::template per_rank<Time>;
+
+  explicit constexpr timeline_player(const Table& table, where at = where::current())
+      : table_(&table),
+        state_(table.ranks(), table.stages()),
+        met_(Table::storage::template each_rank<Time>(table.ranks())) {
+    result_.busy = met_;
+    result_.waiting = met_;
+    result_.end = met_;
+    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
+    const auto proven = proof(table);
+    if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
+  }
+  timeline_player(const Table&& table, where at = where::current()) = delete;  // it would point to a temporary
+
+  /// The times of each stage for one micro-batch. An input gradient and a weight gradient take half a backward each.
+  /// The result is valid until the next call.
+  constexpr const timeline_result<per_rank>& play(std::span<const Time> forward, std::span<const Time> backward,
+                                                  where at = where::current()) {
+    auto nobody = [](auto&&...) {};
+    return play_watched(forward, backward, nobody, at);
+  }
+
+  /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
+  /// of the walk, it calls `watch(rank, action, begin, end)`. An input gradient and a weight gradient take half a
+  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
+  /// one time for each stage.
+  template <class Watch>
+  constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
+                                                          Watch& watch, where at = where::current()) {
+    const std::size_t stages = table_->stages();
+    if (forward.size() != stages || backward.size() != stages) {
+      throw usage_error("a timeline needs one forward time and one backward time for each of " +
+                            std::to_string(stages) + " stages, not " + std::to_string(forward.size()) + " and " +
+                            std::to_string(backward.size()),
+                        at);
+    }
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const std::size_t stage = table_->stage(rank, now.chunk);
+          if (now.kind == action_kind::forward) return forward[stage];
+          if (now.kind == action_kind::backward) return backward[stage];
+          const Time half = backward[stage] / 2;
+          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
+        },
+        Time{}, {}, watch);
+  }
+
+  /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.
+  template <schedule_costs Costs>
+  constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
+    auto nobody = [](auto&&...) {};
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
+          if (now.kind == action_kind::forward) return of.forward;
+          if (now.kind == action_kind::input_gradient) return of.input_gradient;
+          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
+        },
+        costs.message(), by, nobody);
+  }
+
+ private:
+  // By end, then by number of the tensor.
+  class post_times {
+   public:
+    explicit constexpr post_times(timeline_player& of) : of_(of) {}
+    constexpr Time& operator[](std::size_t at) const {
+      const std::size_t micro_batches = of_.table_->micro_batches();
+      const std::size_t end = at / micro_batches;
+      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
+    }
+
+   private:
+    timeline_player& of_;
+  };
+
+  template <class Takes, class Watch>
+  constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
+    result_.total = Time{};
+    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
+    }
+    const post_times posted_at(*this);
+    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
+                                                                         posted_at, message, takes, watch);
+    schedule::play(*table_, state_, clock, by);
+    for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
+    }
+    return result_;
+  }
+
+  const Table* table_;
+  play_state<typename Table::storage> state_;
+  per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  // By own_end: when the tensors of each stage were posted.
+  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
+  timeline_result<per_rank> result_;
+};
+
+/// Plays a table once. Times are those of one micro-batch, one entry for each stage.
+template <any_table Table>
+[[nodiscard]] constexpr auto timeline(const Table& table, std::span<const double> forward_seconds,
+                                      std::span<const double> backward_seconds, where at = where::current()) {
+  timeline_player<Table> player(table, at);
+  return player.play(forward_seconds, backward_seconds, at);
+}
+
+/// Costs of the stages of a table, one for each.
+struct table_costs {
+  std::vector<stage_costs> stages;
+  ticks between_ranks = 0;
+
+  [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
+  [[nodiscard]] ticks message() const noexcept { return between_ranks; }
+};
+
+/// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
+/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
+struct edge_depths {
+  std::size_t to_run = 0;
+  std::size_t to_reach_total = 0;
+};
+
+/// The time that a table takes with edges of `depth`, at least 1; -1 where it does not end.
+[[nodiscard]] BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth);
+
+/// The depths of a table. Throws usage_error where its computes wait for each other, or `costs` has not one entry for
+/// each stage.
+[[nodiscard]] BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs,
+                                                 where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/timeline.ipp
+//
+// The time of a table whose edges hold a few tensors.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth) {
+  const std::size_t ranks = table.ranks(), stages = table.stages(), micro_batches = table.micro_batches();
+  constexpr ticks never = -1;
+  // What a stage gives: the activation, or the gradient. When each is there, and in the order of its edge when it was
+  // used.
+  struct edge {
+    std::vector<ticks> there;
+    std::vector<ticks> used;
+    std::size_t sent = 0;
+  };
+  std::array<std::vector<edge>, 2> edges;
+  for (auto& each : edges) each.assign(stages, {std::vector<ticks>(micro_batches, never), {}, 0});
+  struct rank_state {
+    std::size_t at = 0;
+    ticks clock = 0;
+    edge* full = nullptr;  // its last tensor waits for room
+  };
+  std::vector<rank_state> states(ranks);
+  const auto leave = [&](rank_state& of) {  // whether the edge has room
+    if (of.full == nullptr) return true;
+    const std::size_t needed = of.full->sent - depth;  // tensors that were used
+    if (of.full->used.size() < needed) return false;
+    of.clock = std::max(of.clock, of.full->used[needed - 1]);
+    of.full = nullptr;
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      rank_state& own = states[rank];
+      const std::span<const action> list = table.actions(rank);
+      for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
+        const action& now = list[own.at];
+        if (now.is_exchange()) continue;
+        const std::size_t stage = table.stage(rank, now.chunk);
+        const bool forward = now.kind == action_kind::forward, weight = now.kind == action_kind::weight_gradient;
+        const std::size_t source = forward ? stage - 1 : stage + 1, what = forward ? 0 : 1;
+        if (!weight && source < stages) {
+          edge& from = edges[what][source];
+          const ticks there = from.there[now.micro_batch];
+          if (there == never) break;
+          const bool remote = table.rank_of(source) != rank;
+          own.clock = std::max(own.clock, there + (remote ? costs.message() : 0));
+          if (remote) from.used.push_back(own.clock);
+        }
+        const stage_costs& of = costs.stage(stage);
+        own.clock += forward                                   ? of.forward
+                     : weight                                  ? of.weight_gradient
+                     : now.kind == action_kind::input_gradient ? of.input_gradient
+                                                               : of.input_gradient + of.weight_gradient;
+        if (weight) continue;
+        edge& to = edges[what][stage];
+        to.there[now.micro_batch] = own.clock;
+        const std::size_t user = forward ? stage + 1 : stage - 1;
+        if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full = &to;
+      }
+    }
+  }
+  ticks total = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (states[rank].at < table.actions(rank).size()) return never;
+    total = std::max(total, states[rank].clock);
+  }
+  return total;
+}
+
+BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs& costs, where at) {
+  if (costs.stages.size() != table.stages())
+    throw usage_error("the costs of a schedule are those of " + std::to_string(table.stages()) + " stages, not " +
+                          std::to_string(costs.stages.size()),
+                      at);
+  const ticks total = cost_of(table, costs).total;
+  edge_depths found;
+  if (proof(table).valid()) {
+    timeline_player<dynamic_table, ticks> player(table, at);
+    if (player.play_costs(costs).total <= total) return found;
+  } else {
+    found.to_run = 1;
+    while (time_with_depth(table, costs, found.to_run) < 0) ++found.to_run;
+  }
+  found.to_reach_total = std::max<std::size_t>(found.to_run, 1);
+  while (time_with_depth(table, costs, found.to_reach_total) != total) ++found.to_reach_total;
+  return found;
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, and from there to its weight
+/// gradient. A whole backward keeps the second part for no time.
+struct stage_bytes {
+  std::uint64_t for_input_gradient = 0;
+  std::uint64_t for_weight_gradient = 0;
+};
+
+/// A network that is cut into stages: what each takes and keeps.
+struct staged_costs {
+  table_costs time;
+  std::vector<stage_bytes> kept;  // one for each stage
+};
+
+/// The most bytes that each rank keeps at one time.
+[[nodiscard]] BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists,
+                                                               std::span<const stage_bytes> kept);
+
+/// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
+enum class greedy_goal : std::uint8_t { total, longest };
+
+/// A schedule of one chunk a rank by list scheduling: whatever is there first runs, input gradients before forwards,
+/// and weight gradients while nothing else is there, or where memory is full. Several orders of filling the pipeline
+/// are tried, and the best is kept. `budget` are the bytes of each rank. Nothing where one micro-batch does not fit.
+/// After the heuristics of "Zero Bubble Pipeline Parallelism" (Qi et al., 2024).
+[[nodiscard]] BELAY_DECL std::optional<dynamic_table> greedy_table(std::size_t micro_batches, const staged_costs& costs,
+                                                                   std::span<const std::uint64_t> budget,
+                                                                   greedy_goal goal = greedy_goal::total);
+
+/// A schedule that was chosen, and why not another.
+struct schedule_choice {
+  struct refused_schedule {
+    std::string name;
+    std::string reason;
+  };
+
+  std::string name;
+  dynamic_table table;
+  eager_cost cost;
+  std::vector<std::uint64_t> bytes;  // most, of each rank
+  std::vector<refused_schedule> refused;
+};
+
+/// Gives the costs of a network that is cut into `ranks * placed.chunks` stages which lie so; nothing where it has too
+/// few layers.
+using costs_of_placement = function_ref<std::optional<staged_costs>(const placement& placed)>;
+
+/// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
+/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other table fits, and it is faster than
+/// the greedy one. Deterministic. Throws usage_error where none fits, with what the least needs.
+[[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
+                                                costs_of_placement costs, where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/planner.ipp
+//
+// Times and bytes of all schedules, and the greedy one.
+
+#include <queue>
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
+  std::vector<std::uint64_t> peaks(lists.ranks());
+  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    std::uint64_t now = 0;
+    for (std::size_t i = 0; i < lists.size(rank); ++i) {
+      const planned_compute& next = lists.of(rank)[i];
+      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
+      if (next.kind == action_kind::forward) now += of.for_input_gradient;
+      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
+      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
+      peaks[rank] = std::max(peaks[rank], now);
+      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
+    }
+  }
+  return peaks;
+}
+
+/// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
+/// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
+struct greedy_order {
+  std::uint32_t twentieths;
+  std::uint32_t quarters;
+};
+
+/// Plays a pipeline of one chunk a rank, which decides at each moment what to run.
+class greedy_player {
+ public:
+  greedy_player(std::size_t micro_batches, const staged_costs& costs, std::span<const std::uint64_t> budget)
+      : micro_batches_(micro_batches), costs_(&costs), budget_(budget), ranks_(costs.time.stages.size()) {}
+
+  /// The computes; false where memory ends them before all have run.
+  [[nodiscard]] bool run(const greedy_order& order, compute_lists& lists) {
+    const std::size_t last = ranks_.size() - 1;
+    for (rank_state& each : ranks_) each = {};
+    there_.assign(2, std::vector<std::vector<ticks>>(ranks_.size(), std::vector<ticks>(micro_batches_, never)));
+    there_[0][0].assign(micro_batches_, 0);
+    for (std::size_t rank = 0; rank <= last; ++rank) events_.push({0, rank});
+    while (!events_.empty()) {
+      const auto [now, rank] = events_.top();
+      events_.pop();
+      rank_state& own = ranks_[rank];
+      if (own.busy_until > now) continue;
+      const std::size_t behind = last - rank;
+      const action_kind kind = next_of(rank, now, order, 1 + behind * order.twentieths / 20);
+      if (kind == action_kind::exchange) continue;  // it waits
+      const stage_costs& time = costs_->time.stages[rank];
+      const stage_bytes& bytes = costs_->kept[rank];
+      std::size_t& number = kind == action_kind::forward          ? own.forwards
+                            : kind == action_kind::input_gradient ? own.inputs
+                                                                  : own.weights;
+      const std::size_t micro_batch = number++;
+      if (kind == action_kind::forward) {
+        own.busy_until = now + time.forward;
+        own.bytes += bytes.for_input_gradient;
+        if (behind > 0)
+          hand_on(0, rank + 1, micro_batch, own.busy_until);
+        else
+          there_[1][rank][micro_batch] = own.busy_until;
+      } else if (kind == action_kind::input_gradient) {
+        own.busy_until = now + time.input_gradient;
+        own.bytes += bytes.for_weight_gradient;
+        own.bytes -= bytes.for_input_gradient;
+        if (rank > 0) hand_on(1, rank - 1, micro_batch, own.busy_until);
+      } else {
+        own.busy_until = now + time.weight_gradient;
+        own.bytes -= bytes.for_weight_gradient;
+      }
+      lists.add(rank, kind, micro_batch, 0);
+      events_.push({own.busy_until, rank});
+    }
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [&](const rank_state& each) { return each.weights == micro_batches_; });
+  }
+
+ private:
+  static constexpr ticks never = std::numeric_limits<ticks>::max();
+  struct rank_state {
+    std::size_t forwards = 0, inputs = 0, weights = 0;
+    ticks busy_until = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct rank_event {
+    ticks when;
+    std::size_t rank;
+    bool operator>(const rank_event& other) const { return when != other.when ? when > other.when : rank > other.rank; }
+  };
+
+  // An exchange stands for nothing: the rank waits.
+  [[nodiscard]] action_kind next_of(std::size_t rank, ticks now, const greedy_order& order, std::size_t warm) const {
+    const rank_state& own = ranks_[rank];
+    const stage_bytes& bytes = costs_->kept[rank];
+    // An input gradient has both parts of its micro-batch at once; a forward leaves room for that.
+    const auto has_room = [&](std::uint64_t needed) {
+      return own.bytes <= budget_[rank] && needed <= budget_[rank] - own.bytes;
+    };
+    const bool may_forward =
+        own.forwards < micro_batches_ && has_room(bytes.for_input_gradient + bytes.for_weight_gradient);
+    const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
+    const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
+    const ticks input = may_input ? there_[1][rank][own.inputs] : never;
+    if (input <= now) return action_kind::input_gradient;
+    if (forward <= now && (own.inputs > 0 || own.forwards < warm)) return action_kind::forward;
+    if (own.inputs == own.weights) return action_kind::exchange;
+    const ticks next = std::min(forward, input);
+    const ticks least = costs_->time.stages[rank].weight_gradient * order.quarters / 4;
+    return next == never || next - now >= least ? action_kind::weight_gradient : action_kind::exchange;
+  }
+  void hand_on(std::size_t what, std::size_t to, std::size_t micro_batch, ticks made) {
+    const ticks there = made + costs_->time.between_ranks;
+    there_[what][to][micro_batch] = there;
+    events_.push({there, to});
+  }
+
+  std::size_t micro_batches_;
+  const staged_costs* costs_;
+  std::span<const std::uint64_t> budget_;
+  std::vector<rank_state> ranks_;
+  std::vector<std::vector<std::vector<ticks>>> there_;  // activations and gradients, by rank and micro-batch
+  std::priority_queue<rank_event, std::vector<rank_event>, std::greater<>> events_;
+};
+
+BELAY_DECL std::optional<dynamic_table> greedy_table(std::size_t micro_batches, const staged_costs& costs,
+                                                     std::span<const std::uint64_t> budget, greedy_goal goal) {
+  const std::size_t ranks = costs.time.stages.size();
+  std::optional<compute_lists> best;
+  ticks shortest = 0;
+  greedy_player player(micro_batches, costs, budget);
+  for (const std::uint32_t twentieths : {20U, 40U, 41U, 42U, 43U, 44U, 46U, 50U, 54U, 60U}) {
+    for (const std::uint32_t quarters : {0U, 1U, 2U, 4U}) {
+      compute_lists lists(ranks, micro_batches, 1, stage_in_loop);
+      if (!player.run({twentieths, quarters}, lists)) continue;
+      const eager_cost cost = cost_of(lists, costs.time);
+      const ticks time = goal == greedy_goal::total ? cost.total : cost.longest;
+      if (best && time >= shortest) continue;
+      shortest = time;
+      best.emplace(std::move(lists));
+    }
+  }
+  if (!best) return std::nullopt;
+  growing_sink sink;
+  write_with_exchanges(*best, sink);
+  sink.next_rank();
+  return dynamic_table("greedy", ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets));
+}
+
+/// A schedule that may be chosen: its time, its bytes, and whether it fits.
+struct schedule_candidate {
+  std::string name;
+  eager_cost cost;
+  std::vector<std::uint64_t> bytes;
+  std::size_t worst = 0;  // the rank that exceeds its budget by most
+  std::uint64_t excess = 0;
+
+  [[nodiscard]] static schedule_candidate of(std::string name, const compute_lists& lists, const staged_costs& costs,
+                                             std::span<const std::uint64_t> budget) {
+    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept)};
+    for (std::size_t rank = 0; rank < budget.size(); ++rank) {
+      const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
+      if (over > made.excess) made.excess = over, made.worst = rank;
+    }
+    return made;
+  }
+  [[nodiscard]] std::string why_too_large(std::span<const std::uint64_t> budget) const {
+    return "keeps " + std::to_string(bytes[worst]) + " bytes on rank " + std::to_string(worst) + ", which has " +
+           std::to_string(budget[worst]);
+  }
+};
+
+BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
+                                  costs_of_placement costs, where at) {
+  constexpr std::size_t most_chunks = 4;
+  const std::size_t ranks = budget.size();
+  std::vector<schedule_choice::refused_schedule> refused;
+  std::optional<schedule_candidate> best, least;
+  const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
+  const auto consider = [&](schedule_candidate found) {
+    if (!least || found.excess < least->excess) least = found;
+    if (found.excess > 0) return note(found.name, found.why_too_large(budget));
+    const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
+    const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
+    if (best && (found.cost.total >= best->cost.total || comes_last))
+      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total));
+    if (best) note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total));
+    best = std::move(found);
+  };
+  std::vector<std::string> names = named_schedule::names(most_chunks);
+  // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
+  // table fits.
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name != "v-min"; });
+  std::optional<dynamic_table> greedy;
+  const auto consider_named = [&](const std::string& name) {
+    const named_schedule each = named_schedule::of(name, at);
+    const std::optional<staged_costs> of = costs(each.placed());
+    if (!of) return note(name, "has more stages than the network has layers");
+    const std::size_t fewest = each.least_micro_batches(ranks);
+    if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    each.with_lists(
+        ranks, micro_batches,
+        [&](const compute_lists& lists) { consider(schedule_candidate::of(name, lists, *of, budget)); }, at);
+  };
+  for (const std::string& name : names) {
+    if (name == "v-min") {
+      const std::optional<staged_costs> of = costs(placement{});
+      if (of) greedy = greedy_table(micro_batches, *of, budget);
+      if (greedy)
+        consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
+      else
+        note("greedy", "one micro-batch does not fit");
+    }
+    consider_named(name);
+  }
+  if (!best)
+    throw usage_error(
+        "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
+            " micro-batches fits: " +
+            (least ? least->name + " " + least->why_too_large(budget) : std::string("the network has too few layers")),
+        at);
+  dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
+  return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};
+}
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI

@@ -11,9 +11,11 @@
 //   const auto read = belay::schedule::from_csv(belay::schedule::to_csv(same));
 #pragma once
 
+#include "belay/parallel/schedule/catalogue.hpp"      // IWYU pragma: export
 #include "belay/parallel/schedule/compute_lists.hpp"  // IWYU pragma: export
 #include "belay/parallel/schedule/csv.hpp"            // IWYU pragma: export
 #include "belay/parallel/schedule/exchanges.hpp"      // IWYU pragma: export
+#include "belay/parallel/schedule/planner.hpp"        // IWYU pragma: export
 #include "belay/parallel/schedule/play.hpp"           // IWYU pragma: export
 #include "belay/parallel/schedule/rules.hpp"          // IWYU pragma: export
 #include "belay/parallel/schedule/table.hpp"          // IWYU pragma: export

@@ -10,39 +10,19 @@
 
 #include "belay/parallel/schedule.hpp"
 #include "unit/parallel/support/naive_timeline.hpp"
+#include "unit/parallel/support/published_settings.hpp"
 
 namespace schedule = belay::schedule;
 using schedule::ticks;
+using test::published_setting;
 
 namespace {
 
-// Microseconds of one micro-batch, and rates in ten-thousandths. `forgetful` is the interleaved column's model.
-struct setting {
-  std::size_t ranks, micro_batches;
-  ticks forward, input, weight, message;
-  std::size_t layers;
-  int f1b1, forgetful, interleaved, h1, h2, zb_v;
-};
-constexpr setting settings[] = {
-    {8, 24, 18522, 18086, 9337, 601, 24, 2431, 1055, 1090, 1585, 1083, 728},
-    {8, 32, 18513, 18086, 9331, 626, 24, 1985, 818, 847, 1242, 837, 563},
-    {8, 64, 18546, 18097, 9321, 762, 24, 1240, 443, 461, 674, 444, 307},
-    {8, 24, 29718, 29444, 19927, 527, 32, 2347, 808, 827, 1323, 698, 601},
-    {8, 32, 29802, 29428, 19530, 577, 32, 1898, 628, 644, 1045, 559, 466},
-    {8, 64, 29935, 29621, 19388, 535, 32, 1091, 320, 328, 554, 294, 236},
-    {16, 48, 11347, 11248, 8132, 377, 48, 2552, 1104, 1136, 1397, 672, 709},
-    {16, 64, 11307, 11254, 8101, 379, 48, 2082, 852, 878, 1088, 516, 542},
-    {16, 128, 11325, 11308, 8109, 378, 48, 1251, 445, 459, 576, 266, 278},
-    {32, 96, 10419, 10207, 7715, 408, 64, 2646, 1493, 1528, 1421, 641, 760},
-    {32, 128, 10408, 10204, 7703, 408, 64, 2168, 1164, 1192, 1106, 490, 581},
-    {32, 256, 10402, 10248, 7698, 460, 64, 1352, 624, 641, 594, 257, 309},
-};
-
 // Times of a chunk that is one of `chunks` in a rank, in units of 1 / chunks microseconds: nothing is rounded.
-schedule::equal_costs costs_of(const setting& of, std::size_t chunks) {
+schedule::equal_costs costs_of(const published_setting& of, std::size_t chunks) {
   return {{of.forward, of.input, of.weight}, of.message * static_cast<ticks>(chunks)};
 }
-int rate(const setting& of, std::size_t chunks, ticks took) {
+int rate(const published_setting& of, std::size_t chunks, ticks took) {
   const ticks ideal = static_cast<ticks>(of.micro_batches * chunks) * (of.forward + of.input + of.weight);
   return static_cast<int>(std::lround(1e4 * static_cast<double>(took - ideal) / static_cast<double>(took)));
 }
@@ -50,7 +30,7 @@ int rate(const setting& of, std::size_t chunks, ticks took) {
 }  // namespace
 
 TEST_CASE("twelve measured settings have the published bubbles to four digits") {
-  for (const setting& each : settings) {
+  for (const published_setting& each : test::published_settings) {
     CAPTURE(each.ranks);
     CAPTURE(each.micro_batches);
     CAPTURE(each.forward);
@@ -67,7 +47,7 @@ TEST_CASE("twelve measured settings have the published bubbles to four digits") 
 }
 
 TEST_CASE("a model that forgets wrap edges gives the printed interleaved column, and so fails here") {
-  for (const setting& each : settings) {
+  for (const published_setting& each : test::published_settings) {
     if (each.ranks * each.micro_batches > 1024) continue;
     CAPTURE(each.ranks);
     CAPTURE(each.micro_batches);
@@ -87,12 +67,12 @@ TEST_CASE("a model that forgets wrap edges gives the printed interleaved column,
 TEST_CASE("at these times V-Min is slower than 1F1B, and V-Half faster, with half of its memory") {
   const schedule::equal_costs halves{{11347, 11248, 8132}, 2 * 377};
   const schedule::equal_costs whole{{11347, 11248, 8132}, 377};
-  const setting& of = settings[6];
+  const published_setting& of = test::published_settings[6];
   const auto plain = schedule::cost_of(schedule::one_f_one_b_rule{}, 8, 32, whole);
   const auto half = schedule::cost_of(schedule::v_half_rule{}, 8, 32, halves);
   const auto least = schedule::cost_of(schedule::v_min_rule{}, 8, 32, halves);
   const auto rate_of = [&](ticks took, std::size_t chunks) {
-    setting sized = of;
+    published_setting sized = of;
     sized.micro_batches = 32;
     return rate(sized, chunks, took);
   };

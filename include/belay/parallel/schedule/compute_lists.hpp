@@ -9,6 +9,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -59,8 +60,9 @@ template <class T>
 class scratch_array {
  public:
   explicit constexpr scratch_array(std::size_t size) : elements_(new T[size]{}), size_(size) {}
-  scratch_array(const scratch_array&) = delete;
-  scratch_array& operator=(const scratch_array&) = delete;
+  constexpr scratch_array(scratch_array&& from) noexcept
+      : elements_(std::exchange(from.elements_, nullptr)), size_(std::exchange(from.size_, 0)) {}
+  scratch_array& operator=(scratch_array&&) = delete;
   constexpr ~scratch_array() { delete[] elements_; }
 
   [[nodiscard]] constexpr T* data() const noexcept { return elements_; }

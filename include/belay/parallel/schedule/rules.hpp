@@ -188,11 +188,10 @@ template <rule Rule, std::size_t Ranks, std::size_t MicroBatches>
   return generate<Rule{}, Ranks, MicroBatches>();
 }
 
-/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
-/// their product is above its limit, or the rule needs more micro-batches.
+/// Throws usage_error where one of the sizes of a rule's schedule is 0, or one of them or their product is above its
+/// limit, or the rule needs more micro-batches.
 template <rule Rule>
-[[nodiscard]] dynamic_table generate(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
-                                     where at = where::current()) {
+void expect_sizes(const Rule& rule, std::size_t ranks, std::size_t micro_batches, where at) {
   const std::string name(Rule::name);
   const std::size_t chunks = placed_by(rule).chunks;
   if (ranks == 0 || micro_batches == 0 || chunks == 0) {
@@ -213,10 +212,18 @@ template <rule Rule>
                           std::to_string(least) + " micro-batches, not " + std::to_string(micro_batches),
                       at);
   }
+}
+
+/// The rule's table for sizes known at run time. Throws as `expect_sizes` does.
+template <rule Rule>
+[[nodiscard]] dynamic_table generate(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
+                                     where at = where::current()) {
+  expect_sizes(rule, ranks, micro_batches, at);
   growing_sink sink;
   write_table(rule, ranks, micro_batches, sink);
   sink.next_rank();
-  return dynamic_table(name, ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets), placed_by(rule));
+  return dynamic_table(std::string(Rule::name), ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets),
+                       placed_by(rule));
 }
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t ranks, std::size_t micro_batches, where at = where::current()) {

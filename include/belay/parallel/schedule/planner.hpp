@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Chooses a schedule: of all that there are, the one that ends first within the memory of each rank. Times and bytes
+// are whole numbers, so that ranks that choose from the same ones choose the same.
+//
+//   const std::vector<std::uint64_t> budget(4, 30'000'000'000);  // of each rank
+//   const auto chosen = belay::schedule::choose(16, budget, [&](const auto& placed) { return costs_of(placed); });
+//   std::puts(chosen.name.c_str());
+// IWYU pragma: private, include "belay/parallel/schedule.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/schedule/compute_lists.hpp"
+#include "belay/parallel/schedule/table.hpp"
+#include "belay/parallel/schedule/timeline.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, and from there to its weight
+/// gradient. A whole backward keeps the second part for no time.
+struct stage_bytes {
+  std::uint64_t for_input_gradient = 0;
+  std::uint64_t for_weight_gradient = 0;
+};
+
+/// A network that is cut into stages: what each takes and keeps.
+struct staged_costs {
+  table_costs time;
+  std::vector<stage_bytes> kept;  // one for each stage
+};
+
+/// The most bytes that each rank keeps at one time.
+[[nodiscard]] BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists,
+                                                               std::span<const stage_bytes> kept);
+
+/// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
+enum class greedy_goal : std::uint8_t { total, longest };
+
+/// A schedule of one chunk a rank by list scheduling: whatever is there first runs, input gradients before forwards,
+/// and weight gradients while nothing else is there, or where memory is full. Several orders of filling the pipeline
+/// are tried, and the best is kept. `budget` are the bytes of each rank. Nothing where one micro-batch does not fit.
+/// After the heuristics of "Zero Bubble Pipeline Parallelism" (Qi et al., 2024).
+[[nodiscard]] BELAY_DECL std::optional<dynamic_table> greedy_table(std::size_t micro_batches, const staged_costs& costs,
+                                                                   std::span<const std::uint64_t> budget,
+                                                                   greedy_goal goal = greedy_goal::total);
+
+/// A schedule that was chosen, and why not another.
+struct schedule_choice {
+  struct refused_schedule {
+    std::string name;
+    std::string reason;
+  };
+
+  std::string name;
+  dynamic_table table;
+  eager_cost cost;
+  std::vector<std::uint64_t> bytes;  // most, of each rank
+  std::vector<refused_schedule> refused;
+};
+
+/// Gives the costs of a network that is cut into `ranks * placed.chunks` stages which lie so; nothing where it has too
+/// few layers.
+using costs_of_placement = function_ref<std::optional<staged_costs>(const placement& placed)>;
+
+/// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
+/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other table fits, and it is faster than
+/// the greedy one. Deterministic. Throws usage_error where none fits, with what the least needs.
+[[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
+                                                costs_of_placement costs, where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/schedule/planner.ipp"  // IWYU pragma: export
+#endif

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Times and bytes of all schedules, and the greedy one.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/error.hpp"
+#include "belay/parallel/schedule/catalogue.hpp"
+#include "belay/parallel/schedule/planner.hpp"
+#include "belay/parallel/schedule/rules.hpp"
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
+  std::vector<std::uint64_t> peaks(lists.ranks());
+  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    std::uint64_t now = 0;
+    for (std::size_t i = 0; i < lists.size(rank); ++i) {
+      const planned_compute& next = lists.of(rank)[i];
+      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
+      if (next.kind == action_kind::forward) now += of.for_input_gradient;
+      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
+      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
+      peaks[rank] = std::max(peaks[rank], now);
+      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
+    }
+  }
+  return peaks;
+}
+
+/// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
+/// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
+struct greedy_order {
+  std::uint32_t twentieths;
+  std::uint32_t quarters;
+};
+
+/// Plays a pipeline of one chunk a rank, which decides at each moment what to run.
+class greedy_player {
+ public:
+  greedy_player(std::size_t micro_batches, const staged_costs& costs, std::span<const std::uint64_t> budget)
+      : micro_batches_(micro_batches), costs_(&costs), budget_(budget), ranks_(costs.time.stages.size()) {}
+
+  /// The computes; false where memory ends them before all have run.
+  [[nodiscard]] bool run(const greedy_order& order, compute_lists& lists) {
+    const std::size_t last = ranks_.size() - 1;
+    for (rank_state& each : ranks_) each = {};
+    there_.assign(2, std::vector<std::vector<ticks>>(ranks_.size(), std::vector<ticks>(micro_batches_, never)));
+    there_[0][0].assign(micro_batches_, 0);
+    for (std::size_t rank = 0; rank <= last; ++rank) events_.push({0, rank});
+    while (!events_.empty()) {
+      const auto [now, rank] = events_.top();
+      events_.pop();
+      rank_state& own = ranks_[rank];
+      if (own.busy_until > now) continue;
+      const std::size_t behind = last - rank;
+      const action_kind kind = next_of(rank, now, order, 1 + behind * order.twentieths / 20);
+      if (kind == action_kind::exchange) continue;  // it waits
+      const stage_costs& time = costs_->time.stages[rank];
+      const stage_bytes& bytes = costs_->kept[rank];
+      std::size_t& number = kind == action_kind::forward          ? own.forwards
+                            : kind == action_kind::input_gradient ? own.inputs
+                                                                  : own.weights;
+      const std::size_t micro_batch = number++;
+      if (kind == action_kind::forward) {
+        own.busy_until = now + time.forward;
+        own.bytes += bytes.for_input_gradient;
+        if (behind > 0)
+          hand_on(0, rank + 1, micro_batch, own.busy_until);
+        else
+          there_[1][rank][micro_batch] = own.busy_until;
+      } else if (kind == action_kind::input_gradient) {
+        own.busy_until = now + time.input_gradient;
+        own.bytes += bytes.for_weight_gradient;
+        own.bytes -= bytes.for_input_gradient;
+        if (rank > 0) hand_on(1, rank - 1, micro_batch, own.busy_until);
+      } else {
+        own.busy_until = now + time.weight_gradient;
+        own.bytes -= bytes.for_weight_gradient;
+      }
+      lists.add(rank, kind, micro_batch, 0);
+      events_.push({own.busy_until, rank});
+    }
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [&](const rank_state& each) { return each.weights == micro_batches_; });
+  }
+
+ private:
+  static constexpr ticks never = std::numeric_limits<ticks>::max();
+  struct rank_state {
+    std::size_t forwards = 0, inputs = 0, weights = 0;
+    ticks busy_until = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct rank_event {
+    ticks when;
+    std::size_t rank;
+    bool operator>(const rank_event& other) const { return when != other.when ? when > other.when : rank > other.rank; }
+  };
+
+  // An exchange stands for nothing: the rank waits.
+  [[nodiscard]] action_kind next_of(std::size_t rank, ticks now, const greedy_order& order, std::size_t warm) const {
+    const rank_state& own = ranks_[rank];
+    const stage_bytes& bytes = costs_->kept[rank];
+    // An input gradient has both parts of its micro-batch at once; a forward leaves room for that.
+    const auto has_room = [&](std::uint64_t needed) {
+      return own.bytes <= budget_[rank] && needed <= budget_[rank] - own.bytes;
+    };
+    const bool may_forward =
+        own.forwards < micro_batches_ && has_room(bytes.for_input_gradient + bytes.for_weight_gradient);
+    const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
+    const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
+    const ticks input = may_input ? there_[1][rank][own.inputs] : never;
+    if (input <= now) return action_kind::input_gradient;
+    if (forward <= now && (own.inputs > 0 || own.forwards < warm)) return action_kind::forward;
+    if (own.inputs == own.weights) return action_kind::exchange;
+    const ticks next = std::min(forward, input);
+    const ticks least = costs_->time.stages[rank].weight_gradient * order.quarters / 4;
+    return next == never || next - now >= least ? action_kind::weight_gradient : action_kind::exchange;
+  }
+  void hand_on(std::size_t what, std::size_t to, std::size_t micro_batch, ticks made) {
+    const ticks there = made + costs_->time.between_ranks;
+    there_[what][to][micro_batch] = there;
+    events_.push({there, to});
+  }
+
+  std::size_t micro_batches_;
+  const staged_costs* costs_;
+  std::span<const std::uint64_t> budget_;
+  std::vector<rank_state> ranks_;
+  std::vector<std::vector<std::vector<ticks>>> there_;  // activations and gradients, by rank and micro-batch
+  std::priority_queue<rank_event, std::vector<rank_event>, std::greater<>> events_;
+};
+
+BELAY_DECL std::optional<dynamic_table> greedy_table(std::size_t micro_batches, const staged_costs& costs,
+                                                     std::span<const std::uint64_t> budget, greedy_goal goal) {
+  const std::size_t ranks = costs.time.stages.size();
+  std::optional<compute_lists> best;
+  ticks shortest = 0;
+  greedy_player player(micro_batches, costs, budget);
+  for (const std::uint32_t twentieths : {20U, 40U, 41U, 42U, 43U, 44U, 46U, 50U, 54U, 60U}) {
+    for (const std::uint32_t quarters : {0U, 1U, 2U, 4U}) {
+      compute_lists lists(ranks, micro_batches, 1, stage_in_loop);
+      if (!player.run({twentieths, quarters}, lists)) continue;
+      const eager_cost cost = cost_of(lists, costs.time);
+      const ticks time = goal == greedy_goal::total ? cost.total : cost.longest;
+      if (best && time >= shortest) continue;
+      shortest = time;
+      best.emplace(std::move(lists));
+    }
+  }
+  if (!best) return std::nullopt;
+  growing_sink sink;
+  write_with_exchanges(*best, sink);
+  sink.next_rank();
+  return dynamic_table("greedy", ranks, micro_batches, std::move(sink.actions), std::move(sink.offsets));
+}
+
+/// A schedule that may be chosen: its time, its bytes, and whether it fits.
+struct schedule_candidate {
+  std::string name;
+  eager_cost cost;
+  std::vector<std::uint64_t> bytes;
+  std::size_t worst = 0;  // the rank that exceeds its budget by most
+  std::uint64_t excess = 0;
+
+  [[nodiscard]] static schedule_candidate of(std::string name, const compute_lists& lists, const staged_costs& costs,
+                                             std::span<const std::uint64_t> budget) {
+    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept)};
+    for (std::size_t rank = 0; rank < budget.size(); ++rank) {
+      const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
+      if (over > made.excess) made.excess = over, made.worst = rank;
+    }
+    return made;
+  }
+  [[nodiscard]] std::string why_too_large(std::span<const std::uint64_t> budget) const {
+    return "keeps " + std::to_string(bytes[worst]) + " bytes on rank " + std::to_string(worst) + ", which has " +
+           std::to_string(budget[worst]);
+  }
+};
+
+BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
+                                  costs_of_placement costs, where at) {
+  constexpr std::size_t most_chunks = 4;
+  const std::size_t ranks = budget.size();
+  std::vector<schedule_choice::refused_schedule> refused;
+  std::optional<schedule_candidate> best, least;
+  const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
+  const auto consider = [&](schedule_candidate found) {
+    if (!least || found.excess < least->excess) least = found;
+    if (found.excess > 0) return note(found.name, found.why_too_large(budget));
+    const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
+    const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
+    if (best && (found.cost.total >= best->cost.total || comes_last))
+      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total));
+    if (best) note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total));
+    best = std::move(found);
+  };
+  std::vector<std::string> names = named_schedule::names(most_chunks);
+  // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
+  // table fits.
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name != "v-min"; });
+  std::optional<dynamic_table> greedy;
+  const auto consider_named = [&](const std::string& name) {
+    const named_schedule each = named_schedule::of(name, at);
+    const std::optional<staged_costs> of = costs(each.placed());
+    if (!of) return note(name, "has more stages than the network has layers");
+    const std::size_t fewest = each.least_micro_batches(ranks);
+    if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    each.with_lists(
+        ranks, micro_batches,
+        [&](const compute_lists& lists) { consider(schedule_candidate::of(name, lists, *of, budget)); }, at);
+  };
+  for (const std::string& name : names) {
+    if (name == "v-min") {
+      const std::optional<staged_costs> of = costs(placement{});
+      if (of) greedy = greedy_table(micro_batches, *of, budget);
+      if (greedy)
+        consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
+      else
+        note("greedy", "one micro-batch does not fit");
+    }
+    consider_named(name);
+  }
+  if (!best)
+    throw usage_error(
+        "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
+            " micro-batches fits: " +
+            (least ? least->name + " " + least->why_too_large(budget) : std::string("the network has too few layers")),
+        at);
+  dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
+  return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
