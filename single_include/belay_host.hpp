@@ -10105,6 +10105,23 @@ template <class X>
   return transposed(read.values.template as<2>());
 }
 
+/// Matrices of one width as one matrix of all their rows, where these lie one behind the other, as `follows` of a
+/// parameter's specification asks for. Where they do not, or have no memory, its data are null.
+template <class First, class... Rest>
+requires(sizeof...(Rest) > 0)
+[[nodiscard]] constexpr auto joined_rows(const First& first, const Rest&... rest) {
+  auto all = operand_of(first);
+  bool joined = all.data != nullptr && all.as == reading::as_is && all.stride == all.columns;
+  const auto add = [&](const auto& next) {
+    joined = joined && next.data == all.data + all.rows * all.stride && next.as == all.as &&
+             next.columns == all.columns && next.stride == all.stride;
+    all.rows += next.rows;
+  };
+  (add(operand_of(rest)), ...);
+  if (!joined) all.data = nullptr;
+  return all;
+}
+
 /// The stack of matrices that something is.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
@@ -14270,7 +14287,8 @@ struct rms_norm_element {
   }
 };
 
-/// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
+/// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`. `around`, unless
+/// null, gets the row as it was, which goes around the norm; it is memory of its own.
 template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows {
   using number = compute_type_t<T>;
@@ -14281,12 +14299,14 @@ struct rms_norm_rows {
   number* inverse;
   std::size_t width;
   number epsilon;
+  T* around = nullptr;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
+    if (around != nullptr) for_each_pack(team, width, copy<T>{x, around + row * width});
     for_each_pack(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };
@@ -14544,14 +14564,16 @@ struct shifted_exponential {
 };
 
 /// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
-template <real T>
+template <real T, stored_real Out = T>
 struct softmax_derivative {
   const T* p;
   const T* dp;
-  T* ds;
+  Out* ds;
   T mean;
   T scale;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    ds[i] = static_cast<Out>(scale * p[i] * (dp[i] - mean));
+  }
 };
 
 /// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
@@ -15255,13 +15277,21 @@ inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
 /// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
 /// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
-/// and the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
+/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; and the identity
+/// of the entry before it whose memory it continues, or 0.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t replica_group = 0;
   std::uint64_t identity = 0;
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
+  std::uint64_t follows = 0;
+
+  /// Whether it is placed behind `other`, the entry before it.
+  [[nodiscard]] constexpr bool continues(const bucket_entry& other) const noexcept {
+    return follows != 0 && follows == other.identity && offset == placed_by_layout &&
+           replica_group == other.replica_group && layer == other.layer;
+  }
 };
 
 /// A replica group as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and
@@ -15317,8 +15347,9 @@ class bucket_layout {
 
   /// Divides `entries` into buckets of about `bucket_bytes` of gradients, whose elements have `element_bytes`, each of
   /// one replica group, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a
-  /// multiple of 64 bytes. Throws `size_error` where all of them are more than any memory holds. In borrowed memory a
-  /// bucket holds neighbours only, which begin where they do.
+  /// multiple of 64 bytes. Entries that follow each other are in one bucket and in their own order, without a gap where
+  /// they end at such multiples. Throws `size_error` where all of them are more than any memory holds. In borrowed
+  /// memory a bucket holds neighbours only, which begin where they do.
   template <list_of<bucket_entry> Entries, list_of<replica_group_shape> ReplicaGroups>
   bucket_layout(const Entries& entries, const ReplicaGroups& replica_groups, std::size_t element_bytes,
                 std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current())
@@ -15335,19 +15366,24 @@ class bucket_layout {
     std::vector<std::size_t> open(replica_groups.size());  // 1 + the bucket that a replica group is filling, or 0
     std::vector<std::size_t> layer_of(replica_groups.size());
     checked_size all;
-    for (std::size_t i = entries.size(); i-- > 0;) {
-      const bucket_entry entry = entries[i];
+    for (std::size_t behind = entries.size(), first = 0; behind > 0; behind = first) {
+      first = first_of_range(entries, behind);
+      std::size_t size = 0;  // of the entries from `first` on that follow each other
+      for (std::size_t i = behind; i-- > first;) {
+        const bucket_entry one = entries[i];
+        if (one.replica_group >= replica_groups.size())
+          throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
+                                std::to_string(one.replica_group) + " of " + std::to_string(replica_groups.size()),
+                            at);
+        sizes_[i] = one.elements;
+        identities_[i] = one.identity;
+        all += checked_size(one.elements).rounded_up(align_) * element_bytes;
+        static_cast<void>(all.value([&] { return too_much(i, one.elements, element_bytes); }, at));
+        if (i + 1 == entries.size()) borrowed_ = one.offset != placed_by_layout;
+        size += padded(sizes_[i]);
+      }
+      const bucket_entry entry = entries[first];
       const std::size_t replica_group = entry.replica_group;
-      if (replica_group >= replica_groups.size())
-        throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
-                              std::to_string(replica_group) + " of " + std::to_string(replica_groups.size()),
-                          at);
-      sizes_[i] = entry.elements;
-      identities_[i] = entry.identity;
-      all += checked_size(entry.elements).rounded_up(align_) * element_bytes;
-      static_cast<void>(all.value([&] { return too_much(i, entry.elements, element_bytes); }, at));
-      if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
-      const std::size_t size = padded(sizes_[i]);
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
       const bool of_one_layer =
           replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
@@ -15359,15 +15395,16 @@ class bucket_layout {
       bucket& b = buckets_[open[replica_group] - 1];
       b.replica_group = replica_group;
       layer_of[replica_group] = entry.layer;
-      b.members.push_back(i);
+      for (std::size_t i = first; i < behind; ++i) b.members.push_back(i);
       b.count += size;
-      if (borrowed_) offsets_[i] = b.first = entry.offset;
+      if (borrowed_) offsets_[first] = b.first = entry.offset;
       if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
     // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
     // An insertion sort: few buckets are out of order.
+    const auto earliest = [](const bucket& b) { return *std::min_element(b.members.begin(), b.members.end()); };
     for (std::size_t i = 1; i < buckets_.size(); ++i)
-      for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
+      for (std::size_t j = i; j > 0 && earliest(buckets_[j]) > earliest(buckets_[j - 1]); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
     std::vector<even_shards> shards;
     for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
@@ -15421,6 +15458,14 @@ class bucket_layout {
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
     return borrowed_ ? elements : (elements + align_ - 1) / align_ * align_;
+  }
+
+  // The first of the entries before `behind` that follow each other.
+  template <list_of<bucket_entry> Entries>
+  [[nodiscard]] static std::size_t first_of_range(const Entries& entries, std::size_t behind) {
+    std::size_t first = behind - 1;
+    while (first > 0 && bucket_entry(entries[first]).continues(entries[first - 1])) --first;
+    return first;
   }
 
   [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);
@@ -16648,7 +16693,9 @@ enum class weight_decay { no, yes };
 /// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
 /// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
 /// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor.
+/// name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the model, of the
+/// same layer, whose memory its own continues: a layer may multiply by the rows of both at once (`joined_rows`). Each
+/// stays a parameter of its own.
 struct parameter_spec {
   std::string name;                             // decides the first values: the same on every mesh, unique in the model
   parameter_shape shape;                        // the global one
@@ -16656,6 +16703,7 @@ struct parameter_spec {
   weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
   std::size_t uses = 1;                         // layers that share it
   std::vector<std::string> joins = {};          // tensors that it is made of
+  std::string follows = {};                     // the parameter that it lies behind
 };
 
 /// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
@@ -17059,14 +17107,19 @@ class bucket_member {
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
   operator bucket_entry() const noexcept {
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+    const std::string& follows = parameter_->spec().follows;
+    const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_, before};
   }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
-  [[nodiscard]] std::uint64_t identity() const noexcept {
-    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
-  }
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_of(parameter_->name()); }
 
  private:
+  // Of a parameter of that name, and the decay of this one.
+  [[nodiscard]] std::uint64_t identity_of(const std::string& name) const noexcept {
+    return content_hash().add_text(name).add(static_cast<std::uint64_t>(parameter_->decay())).value();
+  }
+
   trainable_parameter<T>* parameter_ = nullptr;
   std::size_t replica_group_;
   std::size_t offset_;
@@ -17471,8 +17524,14 @@ struct frozen_member {
   std::size_t layer = 0;
 
   operator bucket_entry() const {
-    return {parameter->local_size(), replica_group, content_hash().add_text(parameter->name()).value(),
-            placed_by_layout, layer};
+    const std::string& follows = parameter->spec().follows;
+    const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
+    return {parameter->local_size(), replica_group, identity_of(parameter->name()), placed_by_layout, layer, before};
+  }
+
+ private:
+  [[nodiscard]] static std::uint64_t identity_of(const std::string& name) noexcept {
+    return content_hash().add_text(name).value();
   }
 };
 
@@ -21241,8 +21300,9 @@ class gradient_sum {
 
   /// For products: the memory as it is, and whether it is theirs to write.
   [[nodiscard]] const Values& values() const noexcept { return values_; }
+  [[nodiscard]] bool unwritten() const noexcept { return target_ != nullptr && target_->unwritten(); }
   [[nodiscard]] bool take_unwritten() const noexcept {
-    if (target_ == nullptr || !target_->unwritten()) return false;
+    if (!unwritten()) return false;
     target_->note_written();
     return true;
   }
@@ -21257,6 +21317,42 @@ class gradient_sum {
   Values values_;
   contribution_target* target_;
 };
+
+/// The gradients of several parameters, whose rows lie one behind the other, as one matrix that a product adds to.
+///
+///   const belay::joined_sums all{frame.add_to(query_), frame.add_to(key_), frame.add_to(value_)};
+///   if (all.adjacent()) frame.product(belay::adding_to(all), belay::transposed(dy), x);
+template <class Sum, std::size_t Count>
+class joined_sums {
+ public:
+  /// Joins what `frame.add_to` gives.
+  template <class... Sums>
+  explicit joined_sums(const added_to<Sums>&... parts)
+      : parts_{parts.target...}, values_(joined_rows(parts.target.values()...)) {}
+
+  /// Whether they lie so: where they do not, each has a product of its own.
+  [[nodiscard]] bool adjacent() const noexcept { return values_.data != nullptr; }
+  /// For a product: the memory of all, and whether nothing has written any of it. Where something has, the rest is
+  /// zeroed.
+  [[nodiscard]] const auto& values() const noexcept { return values_; }
+  [[nodiscard]] bool take_unwritten() const {
+    bool unwritten = true;
+    for (const Sum& part : parts_) unwritten = unwritten && part.unwritten();
+    for (const Sum& part : parts_) {
+      if (unwritten)
+        static_cast<void>(part.take_unwritten());
+      else
+        static_cast<void>(part.data());
+    }
+    return unwritten;
+  }
+
+ private:
+  std::array<Sum, Count> parts_;
+  decltype(operand_of(std::declval<const Sum&>().values())) values_;
+};
+template <class Sum, class... Sums>
+joined_sums(const added_to<Sum>&, const added_to<Sums>&...) -> joined_sums<Sum, 1 + sizeof...(Sums)>;
 
 /// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
@@ -21667,6 +21763,8 @@ struct route_row {
   std::size_t experts;
   std::size_t k;
   int replay;
+  /// Where not null, set to 0 by the team of the first row: the counts [experts] of all ranks, which a dispatch fills.
+  std::int64_t* global_counts = nullptr;
 
   /// One token: the k most probable experts, the lower number first where two are equal.
   template <kernel::team Team>
@@ -21682,6 +21780,8 @@ struct route_row {
     T chosen = 0;
     for (std::size_t j = 0; j < k; ++j) chosen += probability[choice[j]];
     kernel::for_each_index(team, k, weight{probability, choice, chosen, weights + row * k});
+    if (row == 0 && global_counts != nullptr)
+      kernel::for_each_index(team, experts, kernel::fill<std::int64_t>{global_counts, 0});
   }
 
  private:
@@ -21746,8 +21846,9 @@ struct selection_counts {
 };
 
 /// One row of the logits' gradient: through the normalised weights of the chosen experts and, times `balance_scale`,
-/// through the mean probability of every expert.
-template <class T>
+/// through the mean probability of every expert. Where `Out` is narrower, the gradient is rounded into `rounded` when
+/// it is made, and `dlogits` is memory for numbers.
+template <class T, class Out = T>
 struct route_gradient_row {
   /// The choices, weights and probabilities that `route_row` has written, the selections of each expert by all ranks,
   /// the gradient of the weights, and the gradient of the logits to write.
@@ -21760,6 +21861,7 @@ struct route_gradient_row {
   std::size_t experts;
   std::size_t k;
   T balance_scale;
+  Out* rounded = nullptr;
 
   /// One token.
   template <kernel::team Team>
@@ -21782,7 +21884,11 @@ struct route_gradient_row {
     kernel::for_each_index(team, experts, balance{global_counts, per_selection, dlogit});
     kernel::for_each_index(team, k, pulled{choice, dweight, pull, chosen, dlogit});
     const T inner = kernel::sum_in_order<T>(team, kernel::products_of<T, T>{dlogit, probability}, experts);
-    kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
+    if constexpr (std::is_same_v<T, Out>)
+      kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
+    else
+      kernel::for_each_index(
+          team, experts, kernel::softmax_derivative<T, Out>{probability, dlogit, rounded + row * experts, inner, T(1)});
   }
 
  private:
@@ -21831,8 +21937,8 @@ template <class T, class Frame>
   result.global_counts = keep<std::int64_t>(frame, {experts});
   const int replay = frame.replaying() ? 1 : 0;
   frame.teams(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
-                                 result.probabilities.data(), experts, k, replay});
-  frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
+                                 result.probabilities.data(), experts, k, replay, result.global_counts.data()});
+  if (rows == 0) frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
   if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
     frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
   } else {
@@ -21840,6 +21946,13 @@ template <class T, class Frame>
     frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
   }
   return result;
+}
+
+/// Throws `usage_error` unless the gradients have the shapes of the routing.
+template <class T>
+void expect_gradients(const routing<T>& routed, const extents<2>& dweights, const extents<2>& dlogits, where at) {
+  if (dweights != extents<2>{routed.rows, routed.k} || dlogits != extents<2>{routed.rows, routed.experts})
+    throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
 }
 
 /// Writes `dlogits` [rows, experts] from `dweights` [rows, k]. The load-balancing term of one layer and micro-batch is
@@ -21850,14 +21963,24 @@ template <class T, class Frame>
 void route_backward(Frame& frame, const routing<T>& routed, view<const std::type_identity_t<T>, 2> dweights,
                     std::type_identity_t<T> balance_scale, view<std::type_identity_t<T>, 2> dlogits,
                     where at = where::current()) {
-  if (dweights.extent(0) != routed.rows || dweights.extent(1) != routed.k || dlogits.extent(0) != routed.rows ||
-      dlogits.extent(1) != routed.experts) {
-    throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
-  }
+  expect_gradients(routed, dweights.shape(), dlogits.shape(), at);
   frame.teams(routed.rows,
               route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
                                     routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
                                     routed.k, balance_scale});
+}
+/// Writes `dlogits` in a type that is narrower than the numbers they are computed in, for products to read.
+template <class T, class Frame, class Narrow>
+  requires(!std::is_same_v<Narrow, T> && std::is_same_v<compute_type_t<Narrow>, T>)
+void route_backward(Frame& frame, const routing<T>& routed, view<const std::type_identity_t<T>, 2> dweights,
+                    std::type_identity_t<T> balance_scale, view<Narrow, 2> dlogits, where at = where::current()) {
+  expect_gradients(routed, dweights.shape(), dlogits.shape(), at);
+  const auto scope = frame.scratch_scope();
+  const auto numbers = scratch<T>(frame, dlogits.shape());
+  frame.teams(routed.rows,
+              route_gradient_row<T, Narrow>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
+                                            routed.global_counts.data(), dweights.data(), numbers.data(),
+                                            routed.experts, routed.k, balance_scale, dlogits.data()});
 }
 
 /// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the
@@ -22733,9 +22856,18 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   template <class Frame, class Y>
     requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
   BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y, where at = where::current()) && {
+    return std::move(*this).combine(frame, y, {}, at);
+  }
+  /// Adds `beside` [rows, hidden], what went around the experts, to each sum: a residual connection then needs no pass
+  /// of its own. It is other memory than `y`.
+  template <class Frame, class Y>
+    requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
+  BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y,
+                                                 view<const std::type_identity_t<Y>, 2> beside,
+                                                 where at = where::current()) && {
     state_.expect_alive(at);
     dispatch_state<T> state(std::move(state_));
-    state.exchange->combine(frame, state, y, at);
+    state.exchange->combine(frame, state, y, beside, at);
     return merged<T>{std::move(state)};
   }
   template <class Frame, class... Rest>
@@ -22938,16 +23070,18 @@ BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t
 }
 
 /// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
-/// of four rows, then two, then one, with the sum rounded to `Target` after each. A team does a token.
+/// of four rows, then two, then one, with the sum rounded to `Target` after each. Where `beside` is not null, the
+/// token's row of it is added last. A team does a token.
 template <class T, class Target>
 struct pulled_rows {
   /// The type in which a row's elements are weighted and summed.
   using number = compute_type_t<T>;
 
-  /// Where from, the weights, and the tokens' rows.
+  /// Where from, the weights, the tokens' rows, and what went around the experts, in memory of its own.
   placed_rows<T> rows;
   const number* weights;
   Target* y;
+  const Target* beside = nullptr;
 
   /// Elements of a token's row, for a team of several lanes.
   struct element {
@@ -22961,7 +23095,7 @@ struct pulled_rows {
     static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Target>;
     [[nodiscard]] BELAY_HD bool packs() const noexcept {
       const placed_rows<T>& from = of->rows;
-      return kernel::are_packs<indices_of_pack>(from.slot, of->y) && from.hidden % indices_of_pack == 0 &&
+      return kernel::are_packs<indices_of_pack>(from.slot, of->y, of->beside) && from.hidden % indices_of_pack == 0 &&
              from.apart % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
     }
     BELAY_HD void pack(std::size_t i) const noexcept { add<indices_of_pack>(i); }
@@ -22991,7 +23125,13 @@ struct pulled_rows {
           totals[e] = kernel::widened(rounded.of[e]);
         }
       }
-      kernel::store_pack(rounded, of->y + token * of->rows.hidden, i);
+      const std::size_t first = token * of->rows.hidden;
+      if (of->beside != nullptr) {
+        const kernel::pack_of<Target, Count> around = kernel::load_pack<Count>(of->beside + first, i);
+        for (std::size_t e = 0; e < Count; ++e)
+          rounded.of[e] = static_cast<Target>(kernel::widened(rounded.of[e]) + kernel::widened(around.of[e]));
+      }
+      kernel::store_pack(rounded, of->y + first, i);
     }
   };
 
@@ -23004,6 +23144,11 @@ struct pulled_rows {
       sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
     else
       sum_token(token, [w = weights](const T* row, std::size_t i) { return weighted_row<T>{row, w[i]}; });
+    if constexpr (Team::lanes == 1) {
+      if (beside == nullptr) return;
+      Target* const row = y + token * rows.hidden;
+      kernel::for_each_index(team, rows.hidden, kernel::add<Target>{row, beside + token * rows.hidden, row});
+    }
   }
 
  private:
@@ -23251,11 +23396,13 @@ class expert_exchange final : public exchange_core {
   using state_type = dispatch_state<T>;
   using number = compute_type_t<T>;
 
+  // `beside` may have no data.
   template <class Frame, class Y>
-  void combine(Frame& frame, state_type& state, view<Y, 2> y, where at) {
+  void combine(Frame& frame, state_type& state, view<Y, 2> y, view<const Y, 2> beside, where at) {
     expect_rows(y, state.routed.rows, shape().hidden, "combine: y", at);
+    if (beside.data() != nullptr) expect_rows(beside, state.routed.rows, shape().hidden, "combine: beside", at);
     settle(frame, state, at);
-    const pulled_rows<T, Y> pulled{placed(state, state.outputs), state.routed.weights.data(), y.data()};
+    const pulled_rows<T, Y> pulled{placed(state, state.outputs), state.routed.weights.data(), y.data(), beside.data()};
     move_rows(frame, move_of(state, state.outputs, pulled, state.routed.rows, row_direction::to_tokens, at),
               state.outputs);
     if (frame.forward_only()) {
@@ -38883,7 +39030,7 @@ inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
 /// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
 /// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
-/// lists; a parameter that none of them lists is a layer of its own.
+/// lists; a parameter that none of them lists is a layer of its own, with those that follow it.
 class parameter_layers {
  public:
   /// Asks `model`, which may end afterwards.
@@ -38907,11 +39054,12 @@ class parameter_layers {
     }
   }
 
-  /// Its number, which no other layer's parameters have.
+  /// Its number, which no other layer's parameters have. Asked in the model's order.
   template <class Parameter>
   [[nodiscard]] std::size_t of(const Parameter& parameter) const {
     const auto found = layer_of_.find(&parameter);
-    return found != layer_of_.end() ? found->second : (layers_ += 1);
+    if (found != layer_of_.end()) return last_ = found->second;
+    return parameter.spec().follows.empty() ? last_ = layers_ += 1 : last_;
   }
 
  private:
@@ -38923,7 +39071,7 @@ class parameter_layers {
   }
 
   std::map<const void*, std::size_t, std::less<>> layer_of_;
-  mutable std::size_t layers_ = 0;
+  mutable std::size_t layers_ = 0, last_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -41865,7 +42013,13 @@ class parameter_store final : public participant {
   static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
                    std::size_t whole_below, where at) {
     const parameter_layers layers(model);
+    std::string before;  // the name of the last parameter
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
+        throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
+                              ", which is not the one before it in for_each_parameter",
+                          at);
+      before = parameter.name();
       using element = typename Parameter::value_type;
       constexpr bool fits = std::is_same_v<element, value_type>;
       static_assert(fits,

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Grouped-query causal self-attention with rotary positions and without biases. Queries, keys and values of a token lie
-// side by side in one row. So the three projections are three products into one matrix, and a head is a range of its
-// columns.
+// side by side in one row, and so do the rows of their three matrices in memory, one behind the other. So a projection
+// is three products into one matrix, or one product, and a head is a range of its columns.
 #pragma once
 
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/error.hpp"
+#include "belay/core/operand.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/step/frame.hpp"
 #include "model/causal_attention.hpp"
 #include "model/parameters.hpp"
@@ -40,8 +43,8 @@ class attention {
       : shape_(shape),
         rotary_(&positions),
         query_(matrix_spec(name + ".q_proj.weight", {shape.query_width(), shape.hidden})),
-        key_(matrix_spec(name + ".k_proj.weight", {shape.key_width(), shape.hidden})),
-        value_(matrix_spec(name + ".v_proj.weight", {shape.key_width(), shape.hidden})),
+        key_(following_spec(name + ".k_proj.weight", {shape.key_width(), shape.hidden}, query_.name())),
+        value_(following_spec(name + ".v_proj.weight", {shape.key_width(), shape.hidden}, key_.name())),
         output_(matrix_spec(name + ".o_proj.weight", {shape.hidden, shape.query_width()})) {
     if (shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0) {
       throw belay::usage_error(std::to_string(shape.heads) + " heads cannot share " + std::to_string(shape.kv_heads) +
@@ -68,13 +71,9 @@ class attention {
     const auto drows = scratch<T>(frame, r.packed.shape());
     differentiate_heads(frame, r, dout, drows);
     const operand<const T> dpacked = drows;
-    if constexpr (trained) {
-      const auto in = rows_of(r.x);
-      frame.product(frame.add_to(query_), transposed(shape_.queries(dpacked)), in);
-      frame.product(frame.add_to(key_), transposed(shape_.keys(dpacked)), in);
-      frame.product(frame.add_to(value_), transposed(shape_.values(dpacked)), in);
-    }
+    if constexpr (trained) add_to_projections(frame, dpacked, rows_of(r.x));
     const auto din = rows_of(dx);
+    if (const auto all = projections(frame); all.data != nullptr) return frame.product(din, dpacked, all);
     frame.product(din, shape_.queries(dpacked), frame.read(query_));
     frame.product(adding_to(din), shape_.keys(dpacked), frame.read(key_));
     frame.product(adding_to(din), shape_.values(dpacked), frame.read(value_));
@@ -89,6 +88,38 @@ class attention {
   }
 
  private:
+  // Whether the kit makes one product of three: a device does, of rows that are narrower than numbers. Elsewhere the
+  // gradient of the input is summed in the order of the three.
+  template <class Frame>
+  static constexpr bool multiplies_at_once =
+      !kernel::real<T> &&
+      belay::device_stream<typename std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>::stream_type>;
+
+  // The three matrices as one, or without data.
+  template <class Frame>
+  [[nodiscard]] operand<const T> projections(Frame& frame) const {
+    if constexpr (multiplies_at_once<Frame>)
+      return belay::joined_rows(frame.read(query_), frame.read(key_), frame.read(value_));
+    else
+      return {};
+  }
+  void project(auto& frame, view<const T, 2> in, operand<number> packed) {
+    if (const auto all = projections(frame); all.data != nullptr) return frame.product(packed, in, transposed(all));
+    frame.product(shape_.queries(packed), in, transposed(frame.read(query_)));
+    frame.product(shape_.keys(packed), in, transposed(frame.read(key_)));
+    frame.product(shape_.values(packed), in, transposed(frame.read(value_)));
+  }
+  template <class Frame>
+  void add_to_projections(Frame& frame, operand<const T> dpacked, view<const T, 2> in) {
+    if constexpr (multiplies_at_once<Frame>) {
+      const belay::joined_sums all{frame.add_to(query_), frame.add_to(key_), frame.add_to(value_)};
+      if (all.adjacent()) return frame.product(adding_to(all), transposed(dpacked), in);
+    }
+    frame.product(frame.add_to(query_), transposed(shape_.queries(dpacked)), in);
+    frame.product(frame.add_to(key_), transposed(shape_.keys(dpacked)), in);
+    frame.product(frame.add_to(value_), transposed(shape_.values(dpacked)), in);
+  }
+
   // All but the last product.
   [[nodiscard]] residue attend(auto& frame, view<const T, 3> x, view<number, 3> out) {
     const std::size_t length = x.extent(1);
@@ -104,14 +135,10 @@ class attention {
     const causal_attention<T> heads(shape_, length);
     const auto scope = frame.scratch_scope();
     const auto memory = scratch<number>(frame, {heads.forward_scratch()});
-    const auto in = rows_of(x);
     {
       const auto before_rounding = frame.scratch_scope();
       const auto numbers = numbers_for(frame, saved.packed);
-      const operand<number> packed = numbers;
-      frame.product(shape_.queries(packed), in, transposed(frame.read(query_)));
-      frame.product(shape_.keys(packed), in, transposed(frame.read(key_)));
-      frame.product(shape_.values(packed), in, transposed(frame.read(value_)));
+      project(frame, rows_of(x), numbers);
       rotary_->apply(frame, numbers, saved.packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
     }
     heads.forward(frame, {shape_, length, saved.packed, saved.context, saved.log_sums, memory.data()});

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "belay/kernel/elementwise.hpp"
 #include "belay/step/frame.hpp"
 #include "model/attention.hpp"
 #include "model/rms_norm.hpp"
@@ -38,8 +37,7 @@ class attention_block {
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<T>(frame, x.shape());
-    norm_.normalise(frame, rows_of(x), rows_of(normed), scale);
-    frame.each(x.size(), kernel::copy<number>{x.data(), out.data()});
+    norm_.normalise(frame, rows_of(x), rows_of(normed), scale, out.data());
     return {out, x, scale, attention_.forward_onto(frame, normed, out)};
   }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/routing.hpp"
 #include "belay/step/frame.hpp"
@@ -67,9 +66,7 @@ class moe_block {
     const auto routed = belay::route<number>(frame, logits, per_token_);
     auto sent = exchange_->dispatch(frame, to_read(normed), routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
-    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
-    frame.each(x.size(), kernel::add<number>{out.data(), x.data(), out.data()});
-    return saved;
+    return {out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out), rows)};
   }
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
@@ -78,14 +75,14 @@ class moe_block {
     const auto din = rows_of(dx);
     const auto scope = frame.scratch_scope();
     const auto dweights = scratch<number>(frame, r.routed.weights.shape());
-    const auto dlogits = scratch<number>(frame, r.routed.probabilities.shape());
+    const auto dlogits = scratch<T>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
     experts_.backward(frame, std::move(r.inner), back.offsets(), back.output_gradients(), back.row_gradients());
     std::move(back).finish(frame, din);
     belay::route_backward<number>(frame, r.routed, dweights, static_cast<number>(balance_scale_), dlogits);
     const auto normed = scratch<T>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
-    router_.backward(frame, normed, rounded<T>(frame, to_read(dlogits)), din);
+    router_.backward(frame, normed, dlogits, din);
     norm_.differentiate(frame, x, r.scale, to_read(din), dy.data(), din);
   }
 

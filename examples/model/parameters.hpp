@@ -26,6 +26,14 @@ namespace model {
   return spec;
 }
 
+/// A matrix whose rows lie behind those of parameter `follows`, so that both can be multiplied by at once.
+[[nodiscard]] inline belay::parameter_spec following_spec(std::string name, belay::parameter_shape shape,
+                                                          std::string follows) {
+  belay::parameter_spec spec = matrix_spec(std::move(name), shape);
+  spec.follows = std::move(follows);
+  return spec;
+}
+
 [[nodiscard]] inline belay::parameter_spec norm_spec(std::string name, std::size_t width) {
   return {std::move(name), {width}, belay::initial::constant(1), belay::weight_decay::no};
 }

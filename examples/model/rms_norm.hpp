@@ -40,11 +40,13 @@ class rms_norm {
     differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), nullptr, rows_of(dx));
   }
 
-  /// Writes the normalised rows, rounded where `Out` is T, and each row's scale.
+  /// Writes the normalised rows, rounded where `Out` is T, and each row's scale; and copies the rows to `around`, which
+  /// may be null.
   template <class Out>
-  void normalise(auto& frame, view<const number, 2> x, view<Out, 2> out, view<number, 1> scale) const {
+  void normalise(auto& frame, view<const number, 2> x, view<Out, 2> out, view<number, 1> scale,
+                 number* around = nullptr) const {
     frame.teams(x.extent(0), kernel::rms_norm_rows<number, Out, T>{x.data(), frame.read(weight_).data(), out.data(),
-                                                                   scale.data(), x.extent(1), epsilon_});
+                                                                   scale.data(), x.extent(1), epsilon_, around});
   }
 
   /// Writes the normalised rows again, with the same bits, from the scales of the first time.

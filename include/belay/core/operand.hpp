@@ -152,6 +152,23 @@ template <class X>
   return transposed(read.values.template as<2>());
 }
 
+/// Matrices of one width as one matrix of all their rows, where these lie one behind the other, as `follows` of a
+/// parameter's specification asks for. Where they do not, or have no memory, its data are null.
+template <class First, class... Rest>
+requires(sizeof...(Rest) > 0)
+[[nodiscard]] constexpr auto joined_rows(const First& first, const Rest&... rest) {
+  auto all = operand_of(first);
+  bool joined = all.data != nullptr && all.as == reading::as_is && all.stride == all.columns;
+  const auto add = [&](const auto& next) {
+    joined = joined && next.data == all.data + all.rows * all.stride && next.as == all.as &&
+             next.columns == all.columns && next.stride == all.stride;
+    all.rows += next.rows;
+  };
+  (add(operand_of(rest)), ...);
+  if (!joined) all.data = nullptr;
+  return all;
+}
+
 /// The stack of matrices that something is.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {

@@ -31,7 +31,7 @@ inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
 /// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
 /// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
-/// lists; a parameter that none of them lists is a layer of its own.
+/// lists; a parameter that none of them lists is a layer of its own, with those that follow it.
 class parameter_layers {
  public:
   /// Asks `model`, which may end afterwards.
@@ -55,11 +55,12 @@ class parameter_layers {
     }
   }
 
-  /// Its number, which no other layer's parameters have.
+  /// Its number, which no other layer's parameters have. Asked in the model's order.
   template <class Parameter>
   [[nodiscard]] std::size_t of(const Parameter& parameter) const {
     const auto found = layer_of_.find(&parameter);
-    return found != layer_of_.end() ? found->second : (layers_ += 1);
+    if (found != layer_of_.end()) return last_ = found->second;
+    return parameter.spec().follows.empty() ? last_ = layers_ += 1 : last_;
   }
 
  private:
@@ -71,7 +72,7 @@ class parameter_layers {
   }
 
   std::map<const void*, std::size_t, std::less<>> layer_of_;
-  mutable std::size_t layers_ = 0;
+  mutable std::size_t layers_ = 0, last_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -104,7 +104,9 @@ enum class weight_decay { no, yes };
 /// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
 /// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
 /// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor.
+/// name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the model, of the
+/// same layer, whose memory its own continues: a layer may multiply by the rows of both at once (`joined_rows`). Each
+/// stays a parameter of its own.
 struct parameter_spec {
   std::string name;                             // decides the first values: the same on every mesh, unique in the model
   parameter_shape shape;                        // the global one
@@ -112,6 +114,7 @@ struct parameter_spec {
   weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
   std::size_t uses = 1;                         // layers that share it
   std::vector<std::string> joins = {};          // tensors that it is made of
+  std::string follows = {};                     // the parameter that it lies behind
 };
 
 /// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
 #include "belay/core/view.hpp"
@@ -58,6 +59,8 @@ struct route_row {
   std::size_t experts;
   std::size_t k;
   int replay;
+  /// Where not null, set to 0 by the team of the first row: the counts [experts] of all ranks, which a dispatch fills.
+  std::int64_t* global_counts = nullptr;
 
   /// One token: the k most probable experts, the lower number first where two are equal.
   template <kernel::team Team>
@@ -73,6 +76,8 @@ struct route_row {
     T chosen = 0;
     for (std::size_t j = 0; j < k; ++j) chosen += probability[choice[j]];
     kernel::for_each_index(team, k, weight{probability, choice, chosen, weights + row * k});
+    if (row == 0 && global_counts != nullptr)
+      kernel::for_each_index(team, experts, kernel::fill<std::int64_t>{global_counts, 0});
   }
 
  private:
@@ -137,8 +142,9 @@ struct selection_counts {
 };
 
 /// One row of the logits' gradient: through the normalised weights of the chosen experts and, times `balance_scale`,
-/// through the mean probability of every expert.
-template <class T>
+/// through the mean probability of every expert. Where `Out` is narrower, the gradient is rounded into `rounded` when
+/// it is made, and `dlogits` is memory for numbers.
+template <class T, class Out = T>
 struct route_gradient_row {
   /// The choices, weights and probabilities that `route_row` has written, the selections of each expert by all ranks,
   /// the gradient of the weights, and the gradient of the logits to write.
@@ -151,6 +157,7 @@ struct route_gradient_row {
   std::size_t experts;
   std::size_t k;
   T balance_scale;
+  Out* rounded = nullptr;
 
   /// One token.
   template <kernel::team Team>
@@ -173,7 +180,11 @@ struct route_gradient_row {
     kernel::for_each_index(team, experts, balance{global_counts, per_selection, dlogit});
     kernel::for_each_index(team, k, pulled{choice, dweight, pull, chosen, dlogit});
     const T inner = kernel::sum_in_order<T>(team, kernel::products_of<T, T>{dlogit, probability}, experts);
-    kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
+    if constexpr (std::is_same_v<T, Out>)
+      kernel::for_each_index(team, experts, kernel::softmax_derivative<T>{probability, dlogit, dlogit, inner, T(1)});
+    else
+      kernel::for_each_index(
+          team, experts, kernel::softmax_derivative<T, Out>{probability, dlogit, rounded + row * experts, inner, T(1)});
   }
 
  private:
@@ -222,8 +233,8 @@ template <class T, class Frame>
   result.global_counts = keep<std::int64_t>(frame, {experts});
   const int replay = frame.replaying() ? 1 : 0;
   frame.teams(rows, route_row<T>{logits.data(), result.choices.data(), result.weights.data(),
-                                 result.probabilities.data(), experts, k, replay});
-  frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
+                                 result.probabilities.data(), experts, k, replay, result.global_counts.data()});
+  if (rows == 0) frame.each(experts, kernel::fill<std::int64_t>{result.global_counts.data(), 0});
   if constexpr (sorting_kit<std::remove_cvref_t<decltype(frame.kit())>>) {
     frame.kit().histogram({result.choices.data(), {rows * k}}, result.counts);
   } else {
@@ -231,6 +242,13 @@ template <class T, class Frame>
     frame.each(1, selection_counts{result.choices.data(), rows * k, result.counts.data()});
   }
   return result;
+}
+
+/// Throws `usage_error` unless the gradients have the shapes of the routing.
+template <class T>
+void expect_gradients(const routing<T>& routed, const extents<2>& dweights, const extents<2>& dlogits, where at) {
+  if (dweights != extents<2>{routed.rows, routed.k} || dlogits != extents<2>{routed.rows, routed.experts})
+    throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
 }
 
 /// Writes `dlogits` [rows, experts] from `dweights` [rows, k]. The load-balancing term of one layer and micro-batch is
@@ -241,14 +259,24 @@ template <class T, class Frame>
 void route_backward(Frame& frame, const routing<T>& routed, view<const std::type_identity_t<T>, 2> dweights,
                     std::type_identity_t<T> balance_scale, view<std::type_identity_t<T>, 2> dlogits,
                     where at = where::current()) {
-  if (dweights.extent(0) != routed.rows || dweights.extent(1) != routed.k || dlogits.extent(0) != routed.rows ||
-      dlogits.extent(1) != routed.experts) {
-    throw usage_error("route_backward: dweights is [rows, k] and dlogits [rows, experts] of the routing", at);
-  }
+  expect_gradients(routed, dweights.shape(), dlogits.shape(), at);
   frame.teams(routed.rows,
               route_gradient_row<T>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
                                     routed.global_counts.data(), dweights.data(), dlogits.data(), routed.experts,
                                     routed.k, balance_scale});
+}
+/// Writes `dlogits` in a type that is narrower than the numbers they are computed in, for products to read.
+template <class T, class Frame, class Narrow>
+  requires(!std::is_same_v<Narrow, T> && std::is_same_v<compute_type_t<Narrow>, T>)
+void route_backward(Frame& frame, const routing<T>& routed, view<const std::type_identity_t<T>, 2> dweights,
+                    std::type_identity_t<T> balance_scale, view<Narrow, 2> dlogits, where at = where::current()) {
+  expect_gradients(routed, dweights.shape(), dlogits.shape(), at);
+  const auto scope = frame.scratch_scope();
+  const auto numbers = scratch<T>(frame, dlogits.shape());
+  frame.teams(routed.rows,
+              route_gradient_row<T, Narrow>{routed.choices.data(), routed.weights.data(), routed.probabilities.data(),
+                                            routed.global_counts.data(), dweights.data(), numbers.data(),
+                                            routed.experts, routed.k, balance_scale, dlogits.data()});
 }
 
 /// The load-balancing term of one layer and micro-batch, from its selections and the sums of its probabilities over the

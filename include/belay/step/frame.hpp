@@ -70,8 +70,9 @@ class gradient_sum {
 
   /// For products: the memory as it is, and whether it is theirs to write.
   [[nodiscard]] const Values& values() const noexcept { return values_; }
+  [[nodiscard]] bool unwritten() const noexcept { return target_ != nullptr && target_->unwritten(); }
   [[nodiscard]] bool take_unwritten() const noexcept {
-    if (target_ == nullptr || !target_->unwritten()) return false;
+    if (!unwritten()) return false;
     target_->note_written();
     return true;
   }
@@ -86,6 +87,42 @@ class gradient_sum {
   Values values_;
   contribution_target* target_;
 };
+
+/// The gradients of several parameters, whose rows lie one behind the other, as one matrix that a product adds to.
+///
+///   const belay::joined_sums all{frame.add_to(query_), frame.add_to(key_), frame.add_to(value_)};
+///   if (all.adjacent()) frame.product(belay::adding_to(all), belay::transposed(dy), x);
+template <class Sum, std::size_t Count>
+class joined_sums {
+ public:
+  /// Joins what `frame.add_to` gives.
+  template <class... Sums>
+  explicit joined_sums(const added_to<Sums>&... parts)
+      : parts_{parts.target...}, values_(joined_rows(parts.target.values()...)) {}
+
+  /// Whether they lie so: where they do not, each has a product of its own.
+  [[nodiscard]] bool adjacent() const noexcept { return values_.data != nullptr; }
+  /// For a product: the memory of all, and whether nothing has written any of it. Where something has, the rest is
+  /// zeroed.
+  [[nodiscard]] const auto& values() const noexcept { return values_; }
+  [[nodiscard]] bool take_unwritten() const {
+    bool unwritten = true;
+    for (const Sum& part : parts_) unwritten = unwritten && part.unwritten();
+    for (const Sum& part : parts_) {
+      if (unwritten)
+        static_cast<void>(part.take_unwritten());
+      else
+        static_cast<void>(part.data());
+    }
+    return unwritten;
+  }
+
+ private:
+  std::array<Sum, Count> parts_;
+  decltype(operand_of(std::declval<const Sum&>().values())) values_;
+};
+template <class Sum, class... Sums>
+joined_sums(const added_to<Sum>&, const added_to<Sums>&...) -> joined_sums<Sum, 1 + sizeof...(Sums)>;
 
 /// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.

@@ -499,7 +499,13 @@ class parameter_store final : public participant {
   static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
                    std::size_t whole_below, where at) {
     const parameter_layers layers(model);
+    std::string before;  // the name of the last parameter
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
+        throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
+                              ", which is not the one before it in for_each_parameter",
+                          at);
+      before = parameter.name();
       using element = typename Parameter::value_type;
       constexpr bool fits = std::is_same_v<element, value_type>;
       static_assert(fits,

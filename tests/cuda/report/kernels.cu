@@ -54,7 +54,7 @@ template __global__ void run_rows(std::size_t, k::dequantize<float>);
 
 // Rows of experts.
 template __global__ void run_rows(std::size_t, route_row<float>);
-template __global__ void run_rows(std::size_t, route_gradient_row<float>);
+template __global__ void run_rows(std::size_t, route_gradient_row<float, bf16>);
 template __global__ void run_rows(std::size_t, pushed_rows<bf16>);
 template __global__ void run_rows(std::size_t, pulled_rows<bf16, float>);
 template __global__ void run_rows(std::size_t, returned_rows<bf16, float>);

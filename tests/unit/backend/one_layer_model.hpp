@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
 #include "belay/kernel/rows.hpp"
+#include "belay/parallel/bucket.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/step.hpp"
 #include "belay/train/loss.hpp"
@@ -20,7 +22,7 @@
 
 namespace one_layer_model {
 
-constexpr std::size_t activation_bytes = std::size_t{1} << 19, parameter_bytes = std::size_t{1} << 17;
+constexpr std::size_t activation_bytes = std::size_t{1} << 20, parameter_bytes = std::size_t{1} << 17;
 
 // The loss and all gradients of one step, with the parameters in `memory`, of which `staged` is the host's side. Rows
 // of experts lie in `slots`.
@@ -36,7 +38,7 @@ std::vector<double> one_step(Engine& engine, const Memory& memory, const Memory&
   config.kv_heads = 2;
   config.head_dim = 8;
   config.experts = 4;
-  config.positions = 5;
+  config.positions = 33;  // two sequences: more rows than a group of a sum over columns
   const std::size_t tokens = 2 * config.positions, k = config.experts_per_token;
   using exchange = belay::expert_exchange<T>;
   const belay::group alone = test::group_over(slots);
@@ -57,21 +59,34 @@ std::vector<double> one_step(Engine& engine, const Memory& memory, const Memory&
   const auto sums_at = [](const auto& region, std::size_t first) {
     return reinterpret_cast<number*>(region.data() + first);
   };
+  // Values and gradients lie as buckets have them.
+  std::vector<belay::bucket_member<T>> members;
+  net.for_each_parameter([&](auto& parameter) { members.emplace_back(parameter, 0); });
+  const belay::replica_group_shape one_rank;
+  const belay::bucket_layout layout =
+      belay::layout_of(std::span<const belay::bucket_member<T>>(members), {&one_rank, 1}, parameter_bytes);
+  const std::size_t all_values = bytes, all_sums = bytes + (layout.elements() * sizeof(T) + 255) / 256 * 256;
+  bytes = all_sums + (layout.elements() * sizeof(number) + 255) / 256 * 256;
+  if (bytes > parameter_bytes) throw belay::budget_error("parameters", bytes, 0, belay::where::current());
+  std::fill_n(sums_at(staged, all_sums), layout.elements(), number(0));
   std::vector<std::pair<std::size_t, std::size_t>> gradients;
-  net.for_each_parameter([&](auto& parameter) {
-    const std::size_t size = parameter.local_size(), values = bytes;
-    const std::size_t sums = values + (size * sizeof(T) + 255) / 256 * 256;
-    bytes = sums + (size * sizeof(number) + 255) / 256 * 256;
-    if (bytes > parameter_bytes) throw belay::budget_error("parameters", bytes, 0, belay::where::current());
+  for (std::size_t p = 0; p < members.size(); ++p) {
+    auto& parameter = members[p].parameter();
+    const std::size_t values = all_values + layout.offset(p) * sizeof(T);
+    const std::size_t sums = all_sums + layout.offset(p) * sizeof(number);
     parameter.bind(values_at(staged, values), sums_at(staged, sums));
     parameter.initialise(3);
-    std::fill_n(sums_at(staged, sums), size, number(0));
     parameter.bind(values_at(memory, values), sums_at(memory, sums));
-    gradients.emplace_back(sums, size);
-  });
+    gradients.emplace_back(sums, layout.size(p));
+  }
   const std::size_t table = bytes;
-  bytes += net.positions().size() * sizeof(number);
+  bytes += (net.positions().size() * sizeof(number) + 255) / 256 * 256;
+  const std::size_t selections = bytes, probabilities = selections + config.experts * sizeof(std::int64_t);
+  bytes = probabilities + config.experts * sizeof(double);
   if (bytes > parameter_bytes) throw belay::budget_error("positions", bytes, 0, belay::where::current());
+  all_here.prepare(0, {1, 1, config.experts, k,
+                       std::span(reinterpret_cast<std::int64_t*>(memory.data() + selections), config.experts),
+                       std::span(reinterpret_cast<double*>(memory.data() + probabilities), config.experts)});
   net.positions().fill({sums_at(staged, table), net.positions().size()});
   net.positions().use(sums_at(memory, table));
 

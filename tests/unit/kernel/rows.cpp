@@ -264,6 +264,12 @@ TEST_CASE("the RMS norm and its backward by input and weight agree with differen
         CHECK(y[r * width + j] == doctest::Approx(weight[j] * x[r * width + j] / root));
     }
     const auto kept = inverse;
+    auto over = x;  // the rows as they were, of a norm that overwrites them
+    std::vector<double> around_norm(rows * width);
+    for_each_row(rows, rms_norm_rows<double>{over.data(), weight.data(), over.data(), inverse.data(), width, 1e-2,
+                                             around_norm.data()});
+    CHECK(over == y);
+    CHECK(around_norm == x);
     std::vector<double> dweight(width, 1.0), din = dout;
     for_each_row(column_block_count(width),
                  column_sums<rms_norm_weight_term<double>, double>{

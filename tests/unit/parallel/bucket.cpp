@@ -91,6 +91,34 @@ TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") 
   CHECK(layout.buckets().size() == 4);
 }
 
+TEST_CASE("entries that follow each other are one range in their own order and one bucket") {
+  const std::vector<belay::replica_group_shape> replica_groups{{2, zero_stage::none}, {1, zero_stage::none}};
+  const auto of = [&](std::vector<belay::bucket_entry> entries) {
+    return belay::bucket_layout(entries, replica_groups, sizeof(float), 256);
+  };
+  const std::size_t free = belay::placed_by_layout;
+  const auto together = of({{64, 0, 1}, {48, 0, 2}, {16, 0, 3, free, 0, 2}, {32, 0, 4, free, 0, 3}, {16, 0, 5}});
+  CHECK(together.offset(4) == 0);
+  CHECK(together.offset(1) == 16);
+  CHECK(together.offset(2) == together.offset(1) + 48);
+  CHECK(together.offset(3) == together.offset(2) + 16);
+  CHECK(together.offset(0) == together.offset(3) + 32);
+  REQUIRE(together.buckets().size() == 3);
+  CHECK(together.buckets()[1].members == std::vector<std::size_t>{1, 2, 3});
+  // Not behind another layer's, another replica group's, or one that is not before it.
+  for (const belay::bucket_entry& other : {belay::bucket_entry{16, 0, 3, free, 1, 2},
+                                           {16, 1, 3, free, 0, 2},
+                                           {16, 0, 3, free, 0, 9},
+                                           {16, 0, 3, free, 0, 0}}) {
+    const auto apart = of({{16, 0, 1}, {16, 0, 2}, other});
+    CHECK(apart.offset(2) != apart.offset(1) + 16);
+  }
+  // What does not end at a multiple of 64 bytes has a gap behind it, as everywhere.
+  const auto padded = of({{17, 0, 1}, {16, 0, 2, free, 0, 1}});
+  CHECK(padded.offset(0) == 0);
+  CHECK(padded.offset(1) == 32);
+}
+
 TEST_CASE(
     "a layout's fingerprint tells names, sizes, order, buckets and division of one replica group, and no other's") {
   const auto of = [](const std::vector<belay::bucket_entry>& entries, std::size_t bytes = 1024,

@@ -127,6 +127,15 @@ TEST_CASE("rows of bf16 are moved and summed with the same bits by a host and by
     belay::kernel::for_each_row(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), one.data()});
     test::run_by_threads<32>(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data()});
     CHECK(one == many);
+    std::vector<float> around(5 * hidden), beside = one;  // what goes around the experts is added last
+    for (std::size_t i = 0; i < around.size(); ++i) around[i] = static_cast<float>(i % 13) / 3 - 2;
+    for (std::size_t i = 0; i < around.size(); ++i) beside[i] += around[i];
+    belay::kernel::for_each_row(
+        5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), one.data(), around.data()});
+    test::run_by_threads<32>(
+        5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data(), around.data()});
+    CHECK(one == beside);
+    CHECK(many == beside);
     belay::kernel::for_each_row(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, narrow.data()});
     test::run_by_threads<32>(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, many_narrow.data()});
     CHECK(narrow == many_narrow);

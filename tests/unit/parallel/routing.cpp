@@ -260,6 +260,34 @@ TEST_CASE("the gradient of the logits agrees with finite differences, load balan
   }
 }
 
+TEST_CASE("a gradient of the logits in a narrower type is the one in numbers, rounded once") {
+  constexpr std::size_t rows = 5, experts = 6, k = 2;
+  call_site site;
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
+  auto logits = some_logits<float>(rows * experts, 6), dweights = some_logits<float>(rows * k, 7);
+  const auto routed = belay::route<float>(frame, matrix(logits, rows, experts), k);
+  for (std::size_t e = 0; e < experts; ++e) routed.global_counts[e] = routed.counts[e];
+  std::vector<float> numbers;
+  std::vector<belay::bf16> narrow;
+  belay::route_backward<float>(frame, routed, matrix(dweights, rows, k), 0.3F, matrix(numbers, rows, experts));
+  belay::route_backward<float>(frame, routed, matrix(dweights, rows, k), 0.3F, matrix(narrow, rows, experts));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    CHECK(static_cast<float>(narrow[i]) == static_cast<float>(belay::bf16(numbers[i])));
+}
+
+TEST_CASE("before a dispatch the selections by all ranks are none, also where there are no rows") {
+  call_site site;
+  belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
+  for (const std::size_t rows : {std::size_t{3}, std::size_t{0}}) {
+    auto logits = some_logits<float>(rows * 4, 6);
+    const auto routed = belay::route<float>(frame, matrix(logits, rows, 4), 1);
+    for (std::size_t e = 0; e < 4; ++e) CHECK(routed.global_counts[e] == 0);
+    for (std::size_t e = 0; e < 4; ++e) routed.global_counts[e] = -1;  // memory that is leased again
+    site.engine.activations().release(site.memory.kept);
+    site.engine.activations().release(site.memory.remembered);
+  }
+}
+
 TEST_CASE("perfectly balanced experts have a load-balancing loss of k") {
   const std::int64_t selections[4] = {6, 6, 6, 6};
   const double sums[4] = {3, 3, 3, 3};

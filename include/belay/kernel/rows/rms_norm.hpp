@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "belay/core/config.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
@@ -37,7 +38,8 @@ struct rms_norm_element {
   }
 };
 
-/// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
+/// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`. `around`, unless
+/// null, gets the row as it was, which goes around the norm; it is memory of its own.
 template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows {
   using number = compute_type_t<T>;
@@ -48,12 +50,14 @@ struct rms_norm_rows {
   number* inverse;
   std::size_t width;
   number epsilon;
+  T* around = nullptr;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
+    if (around != nullptr) for_each_pack(team, width, copy<T>{x, around + row * width});
     for_each_pack(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };

@@ -39,14 +39,16 @@ struct shifted_exponential {
 };
 
 /// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
-template <real T>
+template <real T, stored_real Out = T>
 struct softmax_derivative {
   const T* p;
   const T* dp;
-  T* ds;
+  Out* ds;
   T mean;
   T scale;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    ds[i] = static_cast<Out>(scale * p[i] * (dp[i] - mean));
+  }
 };
 
 /// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;

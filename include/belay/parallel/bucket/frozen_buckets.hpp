@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,8 +34,14 @@ struct frozen_member {
   std::size_t layer = 0;
 
   operator bucket_entry() const {
-    return {parameter->local_size(), replica_group, content_hash().add_text(parameter->name()).value(),
-            placed_by_layout, layer};
+    const std::string& follows = parameter->spec().follows;
+    const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
+    return {parameter->local_size(), replica_group, identity_of(parameter->name()), placed_by_layout, layer, before};
+  }
+
+ private:
+  [[nodiscard]] static std::uint64_t identity_of(const std::string& name) noexcept {
+    return content_hash().add_text(name).value();
   }
 };
 

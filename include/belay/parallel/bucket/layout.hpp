@@ -141,13 +141,21 @@ inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
 /// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
 /// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
-/// and the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
+/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; and the identity
+/// of the entry before it whose memory it continues, or 0.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t replica_group = 0;
   std::uint64_t identity = 0;
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
+  std::uint64_t follows = 0;
+
+  /// Whether it is placed behind `other`, the entry before it.
+  [[nodiscard]] constexpr bool continues(const bucket_entry& other) const noexcept {
+    return follows != 0 && follows == other.identity && offset == placed_by_layout &&
+           replica_group == other.replica_group && layer == other.layer;
+  }
 };
 
 /// A replica group as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and
@@ -203,8 +211,9 @@ class bucket_layout {
 
   /// Divides `entries` into buckets of about `bucket_bytes` of gradients, whose elements have `element_bytes`, each of
   /// one replica group, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a
-  /// multiple of 64 bytes. Throws `size_error` where all of them are more than any memory holds. In borrowed memory a
-  /// bucket holds neighbours only, which begin where they do.
+  /// multiple of 64 bytes. Entries that follow each other are in one bucket and in their own order, without a gap where
+  /// they end at such multiples. Throws `size_error` where all of them are more than any memory holds. In borrowed
+  /// memory a bucket holds neighbours only, which begin where they do.
   template <list_of<bucket_entry> Entries, list_of<replica_group_shape> ReplicaGroups>
   bucket_layout(const Entries& entries, const ReplicaGroups& replica_groups, std::size_t element_bytes,
                 std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current())
@@ -221,19 +230,24 @@ class bucket_layout {
     std::vector<std::size_t> open(replica_groups.size());  // 1 + the bucket that a replica group is filling, or 0
     std::vector<std::size_t> layer_of(replica_groups.size());
     checked_size all;
-    for (std::size_t i = entries.size(); i-- > 0;) {
-      const bucket_entry entry = entries[i];
+    for (std::size_t behind = entries.size(), first = 0; behind > 0; behind = first) {
+      first = first_of_range(entries, behind);
+      std::size_t size = 0;  // of the entries from `first` on that follow each other
+      for (std::size_t i = behind; i-- > first;) {
+        const bucket_entry one = entries[i];
+        if (one.replica_group >= replica_groups.size())
+          throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
+                                std::to_string(one.replica_group) + " of " + std::to_string(replica_groups.size()),
+                            at);
+        sizes_[i] = one.elements;
+        identities_[i] = one.identity;
+        all += checked_size(one.elements).rounded_up(align_) * element_bytes;
+        static_cast<void>(all.value([&] { return too_much(i, one.elements, element_bytes); }, at));
+        if (i + 1 == entries.size()) borrowed_ = one.offset != placed_by_layout;
+        size += padded(sizes_[i]);
+      }
+      const bucket_entry entry = entries[first];
       const std::size_t replica_group = entry.replica_group;
-      if (replica_group >= replica_groups.size())
-        throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
-                              std::to_string(replica_group) + " of " + std::to_string(replica_groups.size()),
-                          at);
-      sizes_[i] = entry.elements;
-      identities_[i] = entry.identity;
-      all += checked_size(entry.elements).rounded_up(align_) * element_bytes;
-      static_cast<void>(all.value([&] { return too_much(i, entry.elements, element_bytes); }, at));
-      if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
-      const std::size_t size = padded(sizes_[i]);
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
       const bool of_one_layer =
           replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
@@ -245,15 +259,16 @@ class bucket_layout {
       bucket& b = buckets_[open[replica_group] - 1];
       b.replica_group = replica_group;
       layer_of[replica_group] = entry.layer;
-      b.members.push_back(i);
+      for (std::size_t i = first; i < behind; ++i) b.members.push_back(i);
       b.count += size;
-      if (borrowed_) offsets_[i] = b.first = entry.offset;
+      if (borrowed_) offsets_[first] = b.first = entry.offset;
       if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
     // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
     // An insertion sort: few buckets are out of order.
+    const auto earliest = [](const bucket& b) { return *std::min_element(b.members.begin(), b.members.end()); };
     for (std::size_t i = 1; i < buckets_.size(); ++i)
-      for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
+      for (std::size_t j = i; j > 0 && earliest(buckets_[j]) > earliest(buckets_[j - 1]); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
     std::vector<even_shards> shards;
     for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
@@ -307,6 +322,14 @@ class bucket_layout {
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
     return borrowed_ ? elements : (elements + align_ - 1) / align_ * align_;
+  }
+
+  // The first of the entries before `behind` that follow each other.
+  template <list_of<bucket_entry> Entries>
+  [[nodiscard]] static std::size_t first_of_range(const Entries& entries, std::size_t behind) {
+    std::size_t first = behind - 1;
+    while (first > 0 && bucket_entry(entries[first]).continues(entries[first - 1])) --first;
+    return first;
   }
 
   [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);

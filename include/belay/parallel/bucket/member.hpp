@@ -41,14 +41,19 @@ class bucket_member {
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
   [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
   operator bucket_entry() const noexcept {
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+    const std::string& follows = parameter_->spec().follows;
+    const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_, before};
   }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
-  [[nodiscard]] std::uint64_t identity() const noexcept {
-    return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
-  }
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_of(parameter_->name()); }
 
  private:
+  // Of a parameter of that name, and the decay of this one.
+  [[nodiscard]] std::uint64_t identity_of(const std::string& name) const noexcept {
+    return content_hash().add_text(name).add(static_cast<std::uint64_t>(parameter_->decay())).value();
+  }
+
   trainable_parameter<T>* parameter_ = nullptr;
   std::size_t replica_group_;
   std::size_t offset_;

@@ -173,11 +173,13 @@ class expert_exchange final : public exchange_core {
   using state_type = dispatch_state<T>;
   using number = compute_type_t<T>;
 
+  // `beside` may have no data.
   template <class Frame, class Y>
-  void combine(Frame& frame, state_type& state, view<Y, 2> y, where at) {
+  void combine(Frame& frame, state_type& state, view<Y, 2> y, view<const Y, 2> beside, where at) {
     expect_rows(y, state.routed.rows, shape().hidden, "combine: y", at);
+    if (beside.data() != nullptr) expect_rows(beside, state.routed.rows, shape().hidden, "combine: beside", at);
     settle(frame, state, at);
-    const pulled_rows<T, Y> pulled{placed(state, state.outputs), state.routed.weights.data(), y.data()};
+    const pulled_rows<T, Y> pulled{placed(state, state.outputs), state.routed.weights.data(), y.data(), beside.data()};
     move_rows(frame, move_of(state, state.outputs, pulled, state.routed.rows, row_direction::to_tokens, at),
               state.outputs);
     if (frame.forward_only()) {

@@ -11,6 +11,7 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "belay/comm/group.hpp"
@@ -212,9 +213,18 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   template <class Frame, class Y>
     requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
   BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y, where at = where::current()) && {
+    return std::move(*this).combine(frame, y, {}, at);
+  }
+  /// Adds `beside` [rows, hidden], what went around the experts, to each sum: a residual connection then needs no pass
+  /// of its own. It is other memory than `y`.
+  template <class Frame, class Y>
+    requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
+  BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y,
+                                                 view<const std::type_identity_t<Y>, 2> beside,
+                                                 where at = where::current()) && {
     state_.expect_alive(at);
     dispatch_state<T> state(std::move(state_));
-    state.exchange->combine(frame, state, y, at);
+    state.exchange->combine(frame, state, y, beside, at);
     return merged<T>{std::move(state)};
   }
   template <class Frame, class... Rest>

@@ -187,16 +187,18 @@ BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t
 }
 
 /// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
-/// of four rows, then two, then one, with the sum rounded to `Target` after each. A team does a token.
+/// of four rows, then two, then one, with the sum rounded to `Target` after each. Where `beside` is not null, the
+/// token's row of it is added last. A team does a token.
 template <class T, class Target>
 struct pulled_rows {
   /// The type in which a row's elements are weighted and summed.
   using number = compute_type_t<T>;
 
-  /// Where from, the weights, and the tokens' rows.
+  /// Where from, the weights, the tokens' rows, and what went around the experts, in memory of its own.
   placed_rows<T> rows;
   const number* weights;
   Target* y;
+  const Target* beside = nullptr;
 
   /// Elements of a token's row, for a team of several lanes.
   struct element {
@@ -210,7 +212,7 @@ struct pulled_rows {
     static constexpr std::size_t indices_of_pack = kernel::pack_size<T, Target>;
     [[nodiscard]] BELAY_HD bool packs() const noexcept {
       const placed_rows<T>& from = of->rows;
-      return kernel::are_packs<indices_of_pack>(from.slot, of->y) && from.hidden % indices_of_pack == 0 &&
+      return kernel::are_packs<indices_of_pack>(from.slot, of->y, of->beside) && from.hidden % indices_of_pack == 0 &&
              from.apart % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
     }
     BELAY_HD void pack(std::size_t i) const noexcept { add<indices_of_pack>(i); }
@@ -240,7 +242,13 @@ struct pulled_rows {
           totals[e] = kernel::widened(rounded.of[e]);
         }
       }
-      kernel::store_pack(rounded, of->y + token * of->rows.hidden, i);
+      const std::size_t first = token * of->rows.hidden;
+      if (of->beside != nullptr) {
+        const kernel::pack_of<Target, Count> around = kernel::load_pack<Count>(of->beside + first, i);
+        for (std::size_t e = 0; e < Count; ++e)
+          rounded.of[e] = static_cast<Target>(kernel::widened(rounded.of[e]) + kernel::widened(around.of[e]));
+      }
+      kernel::store_pack(rounded, of->y + first, i);
     }
   };
 
@@ -253,6 +261,11 @@ struct pulled_rows {
       sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
     else
       sum_token(token, [w = weights](const T* row, std::size_t i) { return weighted_row<T>{row, w[i]}; });
+    if constexpr (Team::lanes == 1) {
+      if (beside == nullptr) return;
+      Target* const row = y + token * rows.hidden;
+      kernel::for_each_index(team, rows.hidden, kernel::add<Target>{row, beside + token * rows.hidden, row});
+    }
   }
 
  private:
