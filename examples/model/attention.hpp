@@ -12,7 +12,7 @@
 
 #include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
-#include "belay/device/stream.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/step/frame.hpp"
 #include "model/causal_attention.hpp"
 #include "model/parameters.hpp"
@@ -88,12 +88,11 @@ class attention {
   }
 
  private:
-  // Whether the kit makes one product of three: a device does, of rows that are narrower than numbers. Elsewhere the
-  // gradient of the input is summed in the order of the three.
+  // Whether three products are one: on a device, of elements that are narrower than numbers. Elsewhere the gradient of
+  // the input is summed in the order of the three.
   template <class Frame>
   static constexpr bool multiplies_at_once =
-      !kernel::real<T> &&
-      belay::device_stream<typename std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>::stream_type>;
+      !kernel::real<T> && belay::joining_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
 
   // The three matrices as one, or without data.
   template <class Frame>

@@ -92,6 +92,13 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
   kit.select(values, places, count);
 };
 
+/// A kit of which layers ask one product for several, over narrow matrices whose rows lie one behind the other
+/// (`joined_rows`): it says `joins_products`. A device takes less time so. On a host several sums keep their order.
+template <class K>
+concept joining_kit = requires {
+  requires K::joins_products;
+};
+
 /// A kit whose products are made by functions that a program names.
 template <class K>
 concept takes_products = requires(K& kit, const host_products& products) {

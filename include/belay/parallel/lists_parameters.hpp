@@ -59,8 +59,11 @@ class parameter_layers {
   template <class Parameter>
   [[nodiscard]] std::size_t of(const Parameter& parameter) const {
     const auto found = layer_of_.find(&parameter);
-    if (found != layer_of_.end()) return last_ = found->second;
-    return parameter.spec().follows.empty() ? last_ = layers_ += 1 : last_;
+    if (found != layer_of_.end())
+      last_ = found->second;
+    else if (parameter.spec().follows.empty())
+      last_ = ++layers_;
+    return last_;
   }
 
  private:

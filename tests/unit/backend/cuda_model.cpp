@@ -59,6 +59,10 @@ struct attending_api : fakes::device_api {
   }
 };
 
+struct joining_host_kit : belay::host_kit<> {
+  static constexpr bool joins_products = true;
+};
+
 // What layers ask the device for: kernels of this library, and calls of others.
 struct counted_calls final : belay::call_listener {
   explicit counted_calls(const attending_api& of) : api(of) {}
@@ -89,6 +93,8 @@ TEST_CASE("in bf16 a device multiplies by the matrices of queries, keys and valu
   const host_side staged(gpu, parameter_bytes);
   belay::engine<memory_type, kit_type> engine(memory_type(gpu, activation_bytes), meter, kit_type(gpu));
   const std::vector<double> got = one_step<belay::bf16>(engine, memory, slots, staged);
+  belay::engine<belay::host_pages, joining_host_kit> joining(belay::host_pages(activation_bytes), host_meter);
+  CHECK(got == one_step<belay::bf16>(joining, host_memory, host_slots, host_staged));
   REQUIRE(got.size() == expected.size());
   CHECK(got[0] == expected[0]);  // a column of the forward is one sum in either
   CHECK(got != expected);        // but the gradient of a token is one sum over all columns, and not three

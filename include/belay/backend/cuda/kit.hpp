@@ -43,6 +43,8 @@ class kit {
   using stream_type = cuda::stream<Api>;
   /// Kernels get a note for findings.
   static constexpr bool notes_findings = true;
+  /// Layers ask for one product where they may.
+  static constexpr bool joins_products = true;
 
   /// On the device of this rank's thread; `watch` limits how long a piece of work may run. Throws backend_error.
   explicit kit(const device<Api>& on, std::shared_ptr<const stream_watch> watch = {}, where at = where::current())
