@@ -278,7 +278,7 @@ TEST_CASE("a gradient of the logits in a narrower type is the one in numbers, ro
 TEST_CASE("before a dispatch the selections by all ranks are none, also where there are no rows") {
   call_site site;
   belay::frame<belay::host_engine> frame{site.engine, site.call, belay::frame_mode::owing, site.memory};
-  for (const std::size_t rows : {std::size_t{3}, std::size_t{0}}) {
+  for (const std::size_t rows : {std::size_t{3}, std::size_t{3}, std::size_t{0}, std::size_t{0}}) {
     auto logits = some_logits<float>(rows * 4, 6);
     const auto routed = belay::route<float>(frame, matrix(logits, rows, 4), 1);
     for (std::size_t e = 0; e < 4; ++e) CHECK(routed.global_counts[e] == 0);

@@ -46,9 +46,7 @@ record on_host(const options& run) {
   });
 }
 template <class T = float>
-record on_device(const options& run, const fakes::device_options& how, belay::trace_file* trace = nullptr,
-                 fakes::forgets what = fakes::forgets::nothing) {
-  fakes::forgetful_api api(how, what);
+record on_device(const options& run, fakes::forgetful_api& api, belay::trace_file* trace = nullptr) {
   const record out = trained<T>(
       run,
       [&](const auto& body) {
@@ -60,6 +58,18 @@ record on_device(const options& run, const fakes::device_options& how, belay::tr
   const auto launches = std::count(api.calls().begin(), api.calls().end(), "launch");
   CHECK(launches == (run.graphs == belay::graph_use::none ? 0 : 3 * (static_cast<std::ptrdiff_t>(run.steps) - 1)));
   return out;
+}
+template <class T = float>
+record on_device(const options& run, const fakes::device_options& how, belay::trace_file* trace = nullptr,
+                 fakes::forgets what = fakes::forgets::nothing) {
+  fakes::forgetful_api api(how, what);
+  return on_device<T>(run, api, trace);
+}
+template <class T>
+std::ptrdiff_t products_on_device(const options& run) {
+  fakes::forgetful_api api({fakes::work_order::eager}, fakes::forgets::nothing);
+  static_cast<void>(on_device<T>(run, api));
+  return std::count(api.calls().begin(), api.calls().end(), "product");
 }
 
 // Over NCCL, with little to communicate with, so that sums take several rounds.
@@ -181,6 +191,18 @@ TEST_CASE_TEMPLATE("the trainer over devices has the bits of the host: meshes, Z
     const fakes::device_options how = k % 2 == 0 ? fakes::device_options{fakes::work_order::late}
                                                  : fakes::device_options{fakes::work_order::random, k};
     CHECK((rows[k][devices] == 0 ? on_device<T>(run, how) : on_devices<T>(run, how)) == on_host<T>(run));
+  }
+}
+TEST_CASE("in bf16 queries, keys and values are one product on a device, however their parameters are divided") {
+  for (const belay::zero_stage zero : {belay::zero_stage::none, belay::zero_stage::optimizer_state,
+                                       belay::zero_stage::gradients, belay::zero_stage::parameters}) {
+    options run = small_run({.data = 2}, zero);
+    const auto each = products_on_device<float>(run);
+    run.dtype = belay::dtype::bf16;
+    const auto at_once = products_on_device<belay::bf16>(run);
+    // Two in the forward and four in the backward of each layer and micro-batch; more in evaluation and sample.
+    const std::size_t saved = run.steps * run.micro_batches * run.model.layers * 6;
+    CHECK(each - at_once > static_cast<std::ptrdiff_t>(saved));
   }
 }
 TEST_CASE_TEMPLATE("rows of that table see a wait that is forgotten: within a rank, and between ranks", T, float,
