@@ -48,6 +48,10 @@ template <class T, class Wire = T, std::size_t Rank>
   return {extents_of(shape)};
 }
 
+/// The stages of a rank, by chunk: pointers, which the caller keeps.
+template <class Stage>
+using stages_of_rank = std::span<Stage* const>;
+
 /// One rank's part in a pipeline of tensors of T. `Wire` is what they are sent as.
 template <class T, std::size_t Rank = 3, transferable Wire = T>
 class pipeline {
@@ -76,6 +80,13 @@ class pipeline {
   template <class Engine, class... Participants, class Network, class Activations, class Inputs, class Loss>
   void run(const step<Engine, Participants...>& step, pipeline_stage<Network, Activations>& stage, const Inputs& inputs,
            const Loss& loss, where at = where::current()) {
+    pipeline_stage<Network, Activations>* const one[] = {&stage};
+    run(step, stages_of_rank<pipeline_stage<Network, Activations>>(one), inputs, loss, at);
+  }
+  /// Of a rank that holds several stages, by chunk. Throws usage_error where there are not as many as the table has.
+  template <class Engine, class... Participants, class Network, class Activations, class Inputs, class Loss>
+  void run(const step<Engine, Participants...>& step, stages_of_rank<pipeline_stage<Network, Activations>> stages,
+           const Inputs& inputs, const Loss& loss, where at = where::current()) {
     constexpr bool indexed = gives_micro_batches<Inputs>;
     static_assert(indexed,
                   "belay: the inputs of a pipeline are a view whose first axis is the micro-batch, or are called as "
@@ -84,10 +95,16 @@ class pipeline {
       using input_type = decltype(input_of(inputs, std::size_t{}));
       if constexpr (runs_as_network<Network, Engine, T, Rank, input_type>()) {
         if constexpr (gives_loss<Network, Loss, Engine, T, Rank>()) {
-          if (place().first()) expect_micro_batches(inputs, place().micro_batches, at);
-          auto& handles = stage.template handles<Engine, T, Rank, input_type>(place(), at);
-          network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss> pass{handles, inputs, loss, at};
-          run(step, pass, at);
+          runner_.expect_stages(stages.size(), at);
+          const auto pass_of = [&](std::size_t chunk) {
+            auto& handles = stages[chunk]->template handles<Engine, T, Rank, input_type>(place(chunk), at);
+            return network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss>{handles, inputs, loss, at};
+          };
+          for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+            if (place(chunk).first()) expect_micro_batches(inputs, place(chunk).micro_batches, at);
+            static_cast<void>(pass_of(chunk));  // a network that is no part for its place is refused before all ranks begin
+          }
+          run_stages(step, pass_of, at);
         }
       }
     }
@@ -97,33 +114,55 @@ class pipeline {
   /// pipeline. `times()` has the times afterwards.
   template <class Engine, class... Participants, runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
-    step.micro_batches(table().micro_batches(), at);
-    typed_engine<Engine, T, Wire> engine(step.engine());
-    typed_stage<Engine, T, Rank, Stage> computes(step.engine(), stage, place(), boundary_);
-    runner_.run(engine, computes, at);
+    Stage* const one[] = {&stage};
+    run(step, stages_of_rank<Stage>(one), at);
+  }
+  /// Of a rank that holds several stages of one's own, by chunk.
+  template <class Engine, class... Participants, runs_as_stage<T, Engine, Rank> Stage>
+  void run(const step<Engine, Participants...>& step, stages_of_rank<Stage> stages, where at = where::current()) {
+    runner_.expect_stages(stages.size(), at);
+    run_stages(step, [&](std::size_t chunk) -> Stage& { return *stages[chunk]; }, at);
   }
 
   /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
-  /// the network puts out. All stages give an `input` of the same shape, of which the first reads the values; the
+  /// the network puts out. All ranks give an `input` of the same shape, of which the first stage reads the values; the
   /// tensors between stages have its extents, and the boundary's where it has none. Collective along the pipeline.
   template <class Engine, class... Participants, class Network, class Activations, class Input, class See>
   void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network, Activations>& stage,
                const Input& input, See&& see, where at = where::current()) {
+    pipeline_stage<Network, Activations>* const one[] = {&stage};
+    observe(pass, stages_of_rank<pipeline_stage<Network, Activations>>(one), input, see, at);
+  }
+  /// Of a rank that holds several stages, by chunk.
+  template <class Engine, class... Participants, class Network, class Activations, class Input, class See>
+  void observe(const forward_only<Engine, Participants...>& pass,
+               stages_of_rank<pipeline_stage<Network, Activations>> stages, const Input& input, See&& see,
+               where at = where::current()) {
     if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
-      stage.expect_part(place(), at);
-      const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
-      if (!place().first()) {
-        typed_engine<Engine, T, Wire> engine(pass.engine());
-        tensor_between_stages incoming;
-        const extents<Rank> shape = boundary_of(input.shape());
-        const void* const received = runner_.receive_in_pass(engine, shape, incoming, at);
-        from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
-        incoming.release(engine);
-      } else if constexpr (offers_first<Network>) {
-        const auto embedded = belay::observe(pass, stage.network().first(), input, at);
-        from_layers(embedded.out(at));
-      } else {
-        from_layers(input);
+      runner_.expect_stages(stages.size(), at);
+      using layer_type = typename layers_of<Network>::layer_type;
+      std::optional<observed<Engine, layer_type, view<const T, Rank>>> last;  // of the stage before, on this rank
+      for (std::size_t stage = 0; stage < table().stages(); ++stage) {
+        if (!runner_.holds(stage)) continue;
+        auto& own = *stages[table().chunk_of(stage)];
+        own.expect_part(place(table().chunk_of(stage)), at);
+        const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, own, stage, x, last, see, at); };
+        if (stage > 0 && runner_.holds(stage - 1)) {
+          if (!last) throw usage_error("a stage without layers is followed by another one of its rank", at);
+          from_layers(last->out(at));
+        } else if (stage > 0) {
+          typed_engine<Engine, T, Wire> engine(pass.engine());
+          tensor_between_stages incoming;
+          const extents<Rank> shape = boundary_of(input.shape());
+          const void* const received = runner_.receive_in_pass(engine, stage, shape, incoming, at);
+          from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
+          incoming.release(engine);
+        } else if constexpr (offers_first<Network>) {
+          const auto embedded = belay::observe(pass, own.network().first(), input, at);
+          from_layers(embedded.out(at));
+        } else {
+          from_layers(input);
+        }
       }
     }
   }
@@ -138,8 +177,8 @@ class pipeline {
   /// From now on `by.given(number)` is called when the stream has been given action `number` of the row. It outlives
   /// the last run.
   void watch_actions(action_observer& by) noexcept { runner_.watch_actions(by); }
-  /// This rank's stage, of how many, and the micro-batches of a step.
-  [[nodiscard]] schedule::position place() const noexcept { return runner_.place(); }
+  /// The stage that is this rank's chunk, of how many, and the micro-batches of a step.
+  [[nodiscard]] schedule::position place(std::size_t chunk = 0) const noexcept { return runner_.place(chunk); }
 
  private:
   // What a network's stage does in one step.
@@ -167,19 +206,28 @@ class pipeline {
     void let_go_of_input(lease_chain& memory) { handles.let_go_of_input(memory); }
   };
 
-  template <class Pass, class Network, class Activations, class See>
-  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
-                      where at) {
-    using layer_type = typename layers_of<Network>::layer_type;
-    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+  template <class Engine, class... Participants, class Stages>
+  void run_stages(const step<Engine, Participants...>& step, const Stages& stages, where at) {
+    step.micro_batches(table().micro_batches(), at);
+    typed_engine<Engine, T, Wire> engine(step.engine());
+    const auto places = [&](std::size_t chunk) { return place(chunk); };
+    typed_stages<Engine, T, Rank, Stages, decltype(places)> computes(step.engine(), stages, places, boundary_);
+    runner_.run(engine, computes, at);
+  }
+
+  // `last` keeps the output for a next stage on this rank, and that of the stage before while its layers run.
+  template <class Pass, class Network, class Activations, class Observed, class See>
+  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, std::size_t number,
+                      view<const T, Rank> x, std::optional<Observed>& last, See& see, where at) {
     for (auto& layer : stage.network().layers()) {
       auto next = belay::observe(pass, layer, x, at);
       x = next.out(at);
       last = std::move(next);
     }
-    if (!place().last()) {
+    if (number + 1 < table().stages()) {
+      if (runner_.holds(number + 1)) return;
       typed_engine<typename Pass::engine_type, T, Wire> engine(pass.engine());
-      runner_.send_in_pass(engine, {x.data(), x.size()}, at);
+      runner_.send_in_pass(engine, number, {x.data(), x.size()}, at);
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {

@@ -114,6 +114,8 @@ struct executed_action {
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  /// The chunk of a compute.
+  std::size_t chunk = 0;
 };
 
 /// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
@@ -138,16 +140,21 @@ class pipeline_runner {
                   std::span<const std::size_t> boundary, where at);
 
   [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return table_; }
-  [[nodiscard]] schedule::position place() const noexcept;
+  /// The place of the stage that is this rank's chunk.
+  [[nodiscard]] schedule::position place(std::size_t chunk) const noexcept;
+  /// Throws usage_error where a rank gives another number of stages than the table has chunks.
+  void expect_stages(std::size_t given, where at) const;
+  /// Whether this rank has a stage.
+  [[nodiscard]] bool holds(std::size_t stage) const noexcept { return table_.rank_of(stage) == rank(); }
 
   /// Runs the row. Collective along the pipeline.
-  void run(stage_engine& engine, stage_interface& stage, where at);
+  void run(stage_engine& engine, stage_interface& stages, where at);
 
-  /// For one tensor of a pass: receives it from the stage before, for the layers, in memory of `incoming`; sends it to
-  /// the next.
-  [[nodiscard]] void* receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
+  /// For one tensor of a pass: receives what `stage` takes from the rank of the stage before, for the layers, in memory
+  /// of `incoming`; sends what `stage` gives to the rank of the next.
+  [[nodiscard]] void* receive_in_pass(stage_engine& engine, std::size_t stage, std::span<const std::size_t> shape,
                                       tensor_between_stages& incoming, where at);
-  void send_in_pass(stage_engine& engine, stage_tensor output, where at);
+  void send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at);
 
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   void take_times_of_device() noexcept;
@@ -157,13 +164,18 @@ class pipeline_runner {
  private:
   using transfer_list = std::array<p2p, schedule::action::most_transfers>;
 
-  [[nodiscard]] std::span<const schedule::action> row() const noexcept { return table_.actions(place().stage); }
-  [[nodiscard]] tensor_between_stages& received(schedule::payload what, std::size_t micro_batch) noexcept {
-    return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
+  [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(group_.rank()); }
+  [[nodiscard]] std::span<const schedule::action> row() const noexcept { return table_.actions(rank()); }
+  [[nodiscard]] tensor_between_stages& received(schedule::payload what, std::size_t chunk,
+                                                std::size_t micro_batch) noexcept {
+    return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
+                     (what == schedule::payload::gradient ? 1 : 0)];
   }
-  void compute(stage_engine& engine, stage_interface& stage, const schedule::action& next, where at);
+  void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
+  void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
+  void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
-  void exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next, transfer_list& transfers,
+  void exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next, transfer_list& transfers,
                 where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);

@@ -18,6 +18,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/pipeline/runner.hpp"
 #include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule/play.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -102,9 +103,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
       table_(std::move(table)),
       elements_(elements),
       boundary_(boundary.begin(), boundary.end()),
-      received_(2 * table_.micro_batches()) {
-  if (table_.chunks() != 1)
-    throw usage_error("this runner has one stage on each rank: use a schedule of one chunk", at);
+      received_(2 * table_.micro_batches() * table_.chunks()) {
   if (static_cast<std::size_t>(group_.size()) != table_.ranks()) {
     throw usage_error("a schedule of " + std::to_string(table_.ranks()) + " stages runs on as many ranks, not " +
                           std::to_string(group_.size()),
@@ -116,14 +115,21 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
       throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
     }
-    executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
 
-BELAY_DECL schedule::position pipeline_runner::place() const noexcept {
-  return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
+BELAY_DECL schedule::position pipeline_runner::place(std::size_t chunk) const noexcept {
+  return {table_.stage(rank(), chunk), table_.stages(), table_.micro_batches()};
+}
+
+BELAY_DECL void pipeline_runner::expect_stages(std::size_t given, where at) const {
+  if (given == table_.chunks()) return;
+  throw usage_error("schedule " + std::string(table_.name()) + " has " + std::to_string(table_.chunks()) +
+                        " stages on each rank, and this rank gives " + std::to_string(given),
+                    at);
 }
 
 BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
@@ -147,7 +153,7 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
   if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
 }
 
-BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stage, where at) {
+BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
   const bool timed = engine.runs_notes();
   const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
@@ -163,9 +169,9 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
     if (!timed) spans_of_device_[number] = traced;
     engine.run_timed(traced, [&] {
       if (next.is_exchange())
-        exchange(engine, stage, next, (*transfers_)[number], at);
+        exchange(engine, stages, next, (*transfers_)[number], at);
       else
-        compute(engine, stage, next, at);
+        compute(engine, stages, next, at);
     });
     // In the order of the stream, whose time it is.
     if (timed)
@@ -177,27 +183,52 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
   }
 }
 
-BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                          where at) {
-  const std::size_t micro_batch = next.micro_batch;
-  tensor_between_stages& activation = received(schedule::payload::activation, micro_batch);
-  if (next.kind == schedule::action_kind::forward) {
-    activation.widen(engine, elements_, at);
-    stage.forward(micro_batch, activation.values());
-    return stage.let_go_of_input(activation.memory());
-  }
-  tensor_between_stages& gradient = received(schedule::payload::gradient, micro_batch);
-  gradient.widen(engine, elements_, at);
-  stage.backward(micro_batch, gradient.values());
-  gradient.release(engine);
-  activation.release(engine);
-  if (place().first()) stage.release(micro_batch);
+  if (next.kind == schedule::action_kind::forward) return forward(engine, stages, next, at);
+  backward(engine, stages, next, at);
 }
 
-BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+BELAY_DECL void pipeline_runner::forward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
+                                         where at) {
+  const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  if (stage > 0 && holds(stage - 1)) {
+    // The stage before is another chunk of this rank: its output stays where it is until its backward.
+    const std::size_t before = table_.chunk_of(stage - 1);
+    stages.forward(chunk, micro_batch, stages.output(before, micro_batch).data);
+    return stages.let_go_of_output(before, micro_batch);
+  }
+  tensor_between_stages& activation = received(schedule::payload::activation, chunk, micro_batch);
+  activation.widen(engine, elements_, at);
+  stages.forward(chunk, micro_batch, activation.values());
+  stages.let_go_of_input(chunk, activation.memory());
+}
+
+BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
+                                          where at) {
+  const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  if (!place(chunk).last() && holds(stage + 1)) {
+    const std::size_t after = table_.chunk_of(stage + 1);
+    stages.backward(chunk, micro_batch, stages.input_gradient(after, micro_batch).data);
+    stages.release(after, micro_batch);
+  } else {
+    tensor_between_stages& gradient = received(schedule::payload::gradient, chunk, micro_batch);
+    gradient.widen(engine, elements_, at);
+    stages.backward(chunk, micro_batch, gradient.values());
+    gradient.release(engine);
+  }
+  received(schedule::payload::activation, chunk, micro_batch).release(engine);
+  if (stage == 0) stages.release(chunk, micro_batch);
+}
+
+BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                           transfer_list& transfers, where at) {
-  const auto tag_of = [](const schedule::transfer& one) {
-    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
+  // Alike at both ends: of the stage that has made the tensor.
+  const auto tag_of = [&](const schedule::transfer& one) {
+    const std::size_t own = place(one.chunk).stage;
+    const std::size_t made_by = one.direction == schedule::transfer_direction::send ? own : partner_stage(one, own);
+    const std::size_t gradient = one.what == schedule::payload::gradient ? 1 : 0;
+    return static_cast<int>(2 * (made_by * table_.micro_batches() + one.micro_batch) + gradient);
   };
   std::size_t count = 0;
   std::array<tensor_between_stages, schedule::action::most_transfers> outgoing;
@@ -205,8 +236,9 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
     p2p& transfer = transfers[count];
     tensor_between_stages& sent = outgoing[count++];
     if (one.direction == schedule::transfer_direction::receive) continue;
-    const stage_tensor exact = one.what == schedule::payload::activation ? stage.output(one.micro_batch)
-                                                                         : stage.input_gradient(one.micro_batch);
+    const stage_tensor exact = one.what == schedule::payload::activation
+                                   ? stages.output(one.chunk, one.micro_batch)
+                                   : stages.input_gradient(one.chunk, one.micro_batch);
     transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, elements_, exact, at), tag_of(one));
   }
   // Later work of the stream may not overtake it, nor it what the stream has queued.
@@ -216,7 +248,7 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
     const std::span<std::byte> arriving =
-        received(one.what, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
   }
   exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
@@ -224,23 +256,25 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
   for (const schedule::transfer& one : next.transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
     if (one.what == schedule::payload::gradient)
-      stage.release(one.micro_batch);
+      stages.release(one.chunk, one.micro_batch);
     else
-      stage.let_go_of_output(one.micro_batch);
+      stages.let_go_of_output(one.chunk, one.micro_batch);
   }
 }
 
-BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
-                                                  tensor_between_stages& incoming, where at) {
+BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::size_t stage,
+                                                  std::span<const std::size_t> shape, tensor_between_stages& incoming,
+                                                  where at) {
   const std::span<std::byte> arriving = incoming.lease(engine, elements_, shape, at);
-  exchange_in_pass(engine, p2p::receive(group_.rank() - 1, arriving), at);
+  exchange_in_pass(engine, p2p::receive(static_cast<int>(table_.rank_of(stage - 1)), arriving), at);
   incoming.widen(engine, elements_, at);
   return incoming.values();
 }
 
-BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, stage_tensor output, where at) {
+BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at) {
   tensor_between_stages outgoing;
-  exchange_in_pass(engine, p2p::send(group_.rank() + 1, outgoing.round(engine, elements_, output, at)), at);
+  const int to = static_cast<int>(table_.rank_of(stage + 1));
+  exchange_in_pass(engine, p2p::send(to, outgoing.round(engine, elements_, output, at)), at);
   outgoing.release(engine);
 }
 

@@ -25,20 +25,20 @@ struct stage_tensor {
   std::size_t elements = 0;
 };
 
-/// The computes of a rank, by micro-batch. What is received is null where nobody sends: the first stage makes its input
-/// from the batch, and the last one its gradient.
+/// The computes of a rank's stages, by chunk and micro-batch. The input is null where nobody gives it: the first stage
+/// makes its own from the batch, and the last one its gradient.
 class stage_interface {
  public:
   /// Runs a micro-batch and keeps its handles; discharges them.
-  virtual void forward(std::size_t micro_batch, void* received) = 0;
-  virtual void backward(std::size_t micro_batch, void* received) = 0;
+  virtual void forward(std::size_t chunk, std::size_t micro_batch, const void* input) = 0;
+  virtual void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
   /// The tensor that the next stage receives; that which the stage before receives, until `release`.
-  [[nodiscard]] virtual stage_tensor output(std::size_t micro_batch) = 0;
-  [[nodiscard]] virtual stage_tensor input_gradient(std::size_t micro_batch) = 0;
-  virtual void release(std::size_t micro_batch) = 0;
-  /// The output has been sent; the input, which `memory` holds, was used in its forward.
-  virtual void let_go_of_output(std::size_t micro_batch) = 0;
-  virtual void let_go_of_input(lease_chain& memory) = 0;
+  [[nodiscard]] virtual stage_tensor output(std::size_t chunk, std::size_t micro_batch) = 0;
+  [[nodiscard]] virtual stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) = 0;
+  virtual void release(std::size_t chunk, std::size_t micro_batch) = 0;
+  /// The output has been sent, or used by the next stage; the input, which `memory` holds, was used in its forward.
+  virtual void let_go_of_output(std::size_t chunk, std::size_t micro_batch) = 0;
+  virtual void let_go_of_input(std::size_t chunk, lease_chain& memory) = 0;
 
  protected:
   ~stage_interface() = default;

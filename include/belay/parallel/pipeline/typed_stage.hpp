@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A stage and its engine with their types, behind what the runner of a pipeline calls.
+// The stages of a rank and their engine with their types, behind what the runner of a pipeline calls.
 // IWYU pragma: private, include "belay/parallel/pipeline.hpp"
 #pragma once
 
@@ -32,38 +32,46 @@ namespace belay::inline BELAY_ABI {
 /// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
 /// its gradient: both make their own from the batch.
 template <class S, class T, class Engine, std::size_t Rank = 3>
-concept runs_as_stage =
-    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
-      stage.forward(scope, tensor);
-      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.backward(scope, tensor);
-      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.release(micro_batch);
-    };
+concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor,
+                                 std::size_t micro_batch) {
+  stage.forward(scope, tensor);
+  { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+  stage.backward(scope, tensor);
+  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+  stage.release(micro_batch);
+};
 
-/// A stage at `place` of a pipeline, between tensors of the shape `boundary`. Engine and stage outlive it.
-template <class Engine, class T, std::size_t Rank, runs_as_stage<T, Engine, Rank> Stage>
-class typed_stage final : public stage_interface {
+/// The stages of a rank, between tensors of the shape `boundary`. `stages(chunk)` gives a stage, or what runs as one;
+/// `place(chunk)` is its place. Engine and stages outlive it.
+template <class Engine, class T, std::size_t Rank, class Stages, class Places>
+class typed_stages final : public stage_interface {
  public:
-  typed_stage(Engine& engine, Stage& stage, const schedule::position& place, extents<Rank> boundary) noexcept
-      : engine_(&engine), stage_(&stage), place_(place), boundary_(boundary) {}
+  typed_stages(Engine& engine, const Stages& stages, const Places& place, extents<Rank> boundary) noexcept
+      : engine_(&engine), stages_(&stages), place_(&place), boundary_(boundary) {}
 
-  void forward(std::size_t micro_batch, void* received) override {
-    stage_->forward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.first() ? tensor() : arrived(received));
+  void forward(std::size_t chunk, std::size_t micro_batch, const void* input) override {
+    auto&& stage = (*stages_)(chunk);
+    stage.forward(micro_batch_scope<Engine>(*engine_, micro_batch),
+                  (*place_)(chunk).first() ? tensor() : arrived(input));
   }
-  void backward(std::size_t micro_batch, void* received) override {
-    stage_->backward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.last() ? tensor() : arrived(received));
+  void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) override {
+    auto&& stage = (*stages_)(chunk);
+    stage.backward(micro_batch_scope<Engine>(*engine_, micro_batch),
+                   (*place_)(chunk).last() ? tensor() : arrived(dout));
   }
-  [[nodiscard]] stage_tensor output(std::size_t micro_batch) override { return untyped(stage_->output(micro_batch)); }
-  [[nodiscard]] stage_tensor input_gradient(std::size_t micro_batch) override {
-    return untyped(stage_->input_gradient(micro_batch));
+  [[nodiscard]] stage_tensor output(std::size_t chunk, std::size_t micro_batch) override {
+    return untyped((*stages_)(chunk).output(micro_batch));
   }
-  void release(std::size_t micro_batch) override { stage_->release(micro_batch); }
-  void let_go_of_output([[maybe_unused]] std::size_t micro_batch) override {
-    if constexpr (requires { stage_->let_go_of_output(micro_batch); }) stage_->let_go_of_output(micro_batch);
+  [[nodiscard]] stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) override {
+    return untyped((*stages_)(chunk).input_gradient(micro_batch));
   }
-  void let_go_of_input([[maybe_unused]] lease_chain& memory) override {
-    if constexpr (requires { stage_->let_go_of_input(memory); }) stage_->let_go_of_input(memory);
+  void release(std::size_t chunk, std::size_t micro_batch) override { (*stages_)(chunk).release(micro_batch); }
+  void let_go_of_output([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch) override {
+    if constexpr (requires { (*stages_)(chunk).let_go_of_output(micro_batch); })
+      (*stages_)(chunk).let_go_of_output(micro_batch);
+  }
+  void let_go_of_input([[maybe_unused]] std::size_t chunk, [[maybe_unused]] lease_chain& memory) override {
+    if constexpr (requires { (*stages_)(chunk).let_go_of_input(memory); }) (*stages_)(chunk).let_go_of_input(memory);
   }
 
  private:
@@ -73,8 +81,8 @@ class typed_stage final : public stage_interface {
   [[nodiscard]] static stage_tensor untyped(tensor of) noexcept { return {of.data(), of.size()}; }
 
   Engine* engine_;
-  Stage* stage_;
-  schedule::position place_;
+  const Stages* stages_;
+  const Places* place_;
   extents<Rank> boundary_;
 };
 
