@@ -23583,20 +23583,20 @@ struct stage_tensor {
   std::size_t elements = 0;
 };
 
-/// The computes of a rank, by micro-batch. What is received is null where nobody sends: the first stage makes its input
-/// from the batch, and the last one its gradient.
+/// The computes of a rank's stages, by chunk and micro-batch. The input is null where nobody gives it: the first stage
+/// makes its own from the batch, and the last one its gradient.
 class stage_interface {
  public:
   /// Runs a micro-batch and keeps its handles; discharges them.
-  virtual void forward(std::size_t micro_batch, void* received) = 0;
-  virtual void backward(std::size_t micro_batch, void* received) = 0;
+  virtual void forward(std::size_t chunk, std::size_t micro_batch, const void* input) = 0;
+  virtual void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
   /// The tensor that the next stage receives; that which the stage before receives, until `release`.
-  [[nodiscard]] virtual stage_tensor output(std::size_t micro_batch) = 0;
-  [[nodiscard]] virtual stage_tensor input_gradient(std::size_t micro_batch) = 0;
-  virtual void release(std::size_t micro_batch) = 0;
-  /// The output has been sent; the input, which `memory` holds, was used in its forward.
-  virtual void let_go_of_output(std::size_t micro_batch) = 0;
-  virtual void let_go_of_input(lease_chain& memory) = 0;
+  [[nodiscard]] virtual stage_tensor output(std::size_t chunk, std::size_t micro_batch) = 0;
+  [[nodiscard]] virtual stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) = 0;
+  virtual void release(std::size_t chunk, std::size_t micro_batch) = 0;
+  /// The output has been sent, or used by the next stage; the input, which `memory` holds, was used in its forward.
+  virtual void let_go_of_output(std::size_t chunk, std::size_t micro_batch) = 0;
+  virtual void let_go_of_input(std::size_t chunk, lease_chain& memory) = 0;
 
  protected:
   ~stage_interface() = default;
@@ -24100,6 +24100,8 @@ struct executed_action {
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  /// The chunk of a compute.
+  std::size_t chunk = 0;
 };
 
 /// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
@@ -24124,16 +24126,21 @@ class pipeline_runner {
                   std::span<const std::size_t> boundary, where at);
 
   [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return table_; }
-  [[nodiscard]] schedule::position place() const noexcept;
+  /// The place of the stage that is this rank's chunk.
+  [[nodiscard]] schedule::position place(std::size_t chunk) const noexcept;
+  /// Throws usage_error where a rank gives another number of stages than the table has chunks.
+  void expect_stages(std::size_t given, where at) const;
+  /// Whether this rank has a stage.
+  [[nodiscard]] bool holds(std::size_t stage) const noexcept { return table_.rank_of(stage) == rank(); }
 
   /// Runs the row. Collective along the pipeline.
-  void run(stage_engine& engine, stage_interface& stage, where at);
+  void run(stage_engine& engine, stage_interface& stages, where at);
 
-  /// For one tensor of a pass: receives it from the stage before, for the layers, in memory of `incoming`; sends it to
-  /// the next.
-  [[nodiscard]] void* receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
+  /// For one tensor of a pass: receives what `stage` takes from the rank of the stage before, for the layers, in memory
+  /// of `incoming`; sends what `stage` gives to the rank of the next.
+  [[nodiscard]] void* receive_in_pass(stage_engine& engine, std::size_t stage, std::span<const std::size_t> shape,
                                       tensor_between_stages& incoming, where at);
-  void send_in_pass(stage_engine& engine, stage_tensor output, where at);
+  void send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at);
 
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   void take_times_of_device() noexcept;
@@ -24143,13 +24150,18 @@ class pipeline_runner {
  private:
   using transfer_list = std::array<p2p, schedule::action::most_transfers>;
 
-  [[nodiscard]] std::span<const schedule::action> row() const noexcept { return table_.actions(place().stage); }
-  [[nodiscard]] tensor_between_stages& received(schedule::payload what, std::size_t micro_batch) noexcept {
-    return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
+  [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(group_.rank()); }
+  [[nodiscard]] std::span<const schedule::action> row() const noexcept { return table_.actions(rank()); }
+  [[nodiscard]] tensor_between_stages& received(schedule::payload what, std::size_t chunk,
+                                                std::size_t micro_batch) noexcept {
+    return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
+                     (what == schedule::payload::gradient ? 1 : 0)];
   }
-  void compute(stage_engine& engine, stage_interface& stage, const schedule::action& next, where at);
+  void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
+  void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
+  void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
-  void exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next, transfer_list& transfers,
+  void exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next, transfer_list& transfers,
                 where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
@@ -24874,9 +24886,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
       table_(std::move(table)),
       elements_(elements),
       boundary_(boundary.begin(), boundary.end()),
-      received_(2 * table_.micro_batches()) {
-  if (table_.chunks() != 1)
-    throw usage_error("this runner has one stage on each rank: use a schedule of one chunk", at);
+      received_(2 * table_.micro_batches() * table_.chunks()) {
   if (static_cast<std::size_t>(group_.size()) != table_.ranks()) {
     throw usage_error("a schedule of " + std::to_string(table_.ranks()) + " stages runs on as many ranks, not " +
                           std::to_string(group_.size()),
@@ -24888,14 +24898,21 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
       throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
     }
-    executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
 
-BELAY_DECL schedule::position pipeline_runner::place() const noexcept {
-  return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
+BELAY_DECL schedule::position pipeline_runner::place(std::size_t chunk) const noexcept {
+  return {table_.stage(rank(), chunk), table_.stages(), table_.micro_batches()};
+}
+
+BELAY_DECL void pipeline_runner::expect_stages(std::size_t given, where at) const {
+  if (given == table_.chunks()) return;
+  throw usage_error("schedule " + std::string(table_.name()) + " has " + std::to_string(table_.chunks()) +
+                        " stages on each rank, and this rank gives " + std::to_string(given),
+                    at);
 }
 
 BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
@@ -24919,7 +24936,7 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
   if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
 }
 
-BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stage, where at) {
+BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
   const bool timed = engine.runs_notes();
   const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
@@ -24935,9 +24952,9 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
     if (!timed) spans_of_device_[number] = traced;
     engine.run_timed(traced, [&] {
       if (next.is_exchange())
-        exchange(engine, stage, next, (*transfers_)[number], at);
+        exchange(engine, stages, next, (*transfers_)[number], at);
       else
-        compute(engine, stage, next, at);
+        compute(engine, stages, next, at);
     });
     // In the order of the stream, whose time it is.
     if (timed)
@@ -24949,27 +24966,52 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
   }
 }
 
-BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                          where at) {
-  const std::size_t micro_batch = next.micro_batch;
-  tensor_between_stages& activation = received(schedule::payload::activation, micro_batch);
-  if (next.kind == schedule::action_kind::forward) {
-    activation.widen(engine, elements_, at);
-    stage.forward(micro_batch, activation.values());
-    return stage.let_go_of_input(activation.memory());
-  }
-  tensor_between_stages& gradient = received(schedule::payload::gradient, micro_batch);
-  gradient.widen(engine, elements_, at);
-  stage.backward(micro_batch, gradient.values());
-  gradient.release(engine);
-  activation.release(engine);
-  if (place().first()) stage.release(micro_batch);
+  if (next.kind == schedule::action_kind::forward) return forward(engine, stages, next, at);
+  backward(engine, stages, next, at);
 }
 
-BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+BELAY_DECL void pipeline_runner::forward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
+                                         where at) {
+  const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  if (stage > 0 && holds(stage - 1)) {
+    // The stage before is another chunk of this rank: its output stays where it is until its backward.
+    const std::size_t before = table_.chunk_of(stage - 1);
+    stages.forward(chunk, micro_batch, stages.output(before, micro_batch).data);
+    return stages.let_go_of_output(before, micro_batch);
+  }
+  tensor_between_stages& activation = received(schedule::payload::activation, chunk, micro_batch);
+  activation.widen(engine, elements_, at);
+  stages.forward(chunk, micro_batch, activation.values());
+  stages.let_go_of_input(chunk, activation.memory());
+}
+
+BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
+                                          where at) {
+  const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  if (!place(chunk).last() && holds(stage + 1)) {
+    const std::size_t after = table_.chunk_of(stage + 1);
+    stages.backward(chunk, micro_batch, stages.input_gradient(after, micro_batch).data);
+    stages.release(after, micro_batch);
+  } else {
+    tensor_between_stages& gradient = received(schedule::payload::gradient, chunk, micro_batch);
+    gradient.widen(engine, elements_, at);
+    stages.backward(chunk, micro_batch, gradient.values());
+    gradient.release(engine);
+  }
+  received(schedule::payload::activation, chunk, micro_batch).release(engine);
+  if (stage == 0) stages.release(chunk, micro_batch);
+}
+
+BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                           transfer_list& transfers, where at) {
-  const auto tag_of = [](const schedule::transfer& one) {
-    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
+  // Alike at both ends: of the stage that has made the tensor.
+  const auto tag_of = [&](const schedule::transfer& one) {
+    const std::size_t own = place(one.chunk).stage;
+    const std::size_t made_by = one.direction == schedule::transfer_direction::send ? own : partner_stage(one, own);
+    const std::size_t gradient = one.what == schedule::payload::gradient ? 1 : 0;
+    return static_cast<int>(2 * (made_by * table_.micro_batches() + one.micro_batch) + gradient);
   };
   std::size_t count = 0;
   std::array<tensor_between_stages, schedule::action::most_transfers> outgoing;
@@ -24977,8 +25019,9 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
     p2p& transfer = transfers[count];
     tensor_between_stages& sent = outgoing[count++];
     if (one.direction == schedule::transfer_direction::receive) continue;
-    const stage_tensor exact = one.what == schedule::payload::activation ? stage.output(one.micro_batch)
-                                                                         : stage.input_gradient(one.micro_batch);
+    const stage_tensor exact = one.what == schedule::payload::activation
+                                   ? stages.output(one.chunk, one.micro_batch)
+                                   : stages.input_gradient(one.chunk, one.micro_batch);
     transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, elements_, exact, at), tag_of(one));
   }
   // Later work of the stream may not overtake it, nor it what the stream has queued.
@@ -24988,7 +25031,7 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
     const std::span<std::byte> arriving =
-        received(one.what, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
   }
   exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
@@ -24996,23 +25039,25 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
   for (const schedule::transfer& one : next.transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
     if (one.what == schedule::payload::gradient)
-      stage.release(one.micro_batch);
+      stages.release(one.chunk, one.micro_batch);
     else
-      stage.let_go_of_output(one.micro_batch);
+      stages.let_go_of_output(one.chunk, one.micro_batch);
   }
 }
 
-BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
-                                                  tensor_between_stages& incoming, where at) {
+BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::size_t stage,
+                                                  std::span<const std::size_t> shape, tensor_between_stages& incoming,
+                                                  where at) {
   const std::span<std::byte> arriving = incoming.lease(engine, elements_, shape, at);
-  exchange_in_pass(engine, p2p::receive(group_.rank() - 1, arriving), at);
+  exchange_in_pass(engine, p2p::receive(static_cast<int>(table_.rank_of(stage - 1)), arriving), at);
   incoming.widen(engine, elements_, at);
   return incoming.values();
 }
 
-BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, stage_tensor output, where at) {
+BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at) {
   tensor_between_stages outgoing;
-  exchange_in_pass(engine, p2p::send(group_.rank() + 1, outgoing.round(engine, elements_, output, at)), at);
+  const int to = static_cast<int>(table_.rank_of(stage + 1));
+  exchange_in_pass(engine, p2p::send(to, outgoing.round(engine, elements_, output, at)), at);
   outgoing.release(engine);
 }
 
@@ -25049,7 +25094,7 @@ BELAY_DECL void pipeline_runner::take_times_of_device() noexcept {
 
 // ---- belay/parallel/pipeline/typed_stage.hpp
 //
-// A stage and its engine with their types, behind what the runner of a pipeline calls.
+// The stages of a rank and their engine with their types, behind what the runner of a pipeline calls.
 
 // ---- belay/step/step.hpp
 //
@@ -26234,38 +26279,46 @@ namespace belay::inline BELAY_ABI {
 /// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
 /// its gradient: both make their own from the batch.
 template <class S, class T, class Engine, std::size_t Rank = 3>
-concept runs_as_stage =
-    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
-      stage.forward(scope, tensor);
-      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.backward(scope, tensor);
-      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.release(micro_batch);
-    };
+concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor,
+                                 std::size_t micro_batch) {
+  stage.forward(scope, tensor);
+  { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+  stage.backward(scope, tensor);
+  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+  stage.release(micro_batch);
+};
 
-/// A stage at `place` of a pipeline, between tensors of the shape `boundary`. Engine and stage outlive it.
-template <class Engine, class T, std::size_t Rank, runs_as_stage<T, Engine, Rank> Stage>
-class typed_stage final : public stage_interface {
+/// The stages of a rank, between tensors of the shape `boundary`. `stages(chunk)` gives a stage, or what runs as one;
+/// `place(chunk)` is its place. Engine and stages outlive it.
+template <class Engine, class T, std::size_t Rank, class Stages, class Places>
+class typed_stages final : public stage_interface {
  public:
-  typed_stage(Engine& engine, Stage& stage, const schedule::position& place, extents<Rank> boundary) noexcept
-      : engine_(&engine), stage_(&stage), place_(place), boundary_(boundary) {}
+  typed_stages(Engine& engine, const Stages& stages, const Places& place, extents<Rank> boundary) noexcept
+      : engine_(&engine), stages_(&stages), place_(&place), boundary_(boundary) {}
 
-  void forward(std::size_t micro_batch, void* received) override {
-    stage_->forward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.first() ? tensor() : arrived(received));
+  void forward(std::size_t chunk, std::size_t micro_batch, const void* input) override {
+    auto&& stage = (*stages_)(chunk);
+    stage.forward(micro_batch_scope<Engine>(*engine_, micro_batch),
+                  (*place_)(chunk).first() ? tensor() : arrived(input));
   }
-  void backward(std::size_t micro_batch, void* received) override {
-    stage_->backward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.last() ? tensor() : arrived(received));
+  void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) override {
+    auto&& stage = (*stages_)(chunk);
+    stage.backward(micro_batch_scope<Engine>(*engine_, micro_batch),
+                   (*place_)(chunk).last() ? tensor() : arrived(dout));
   }
-  [[nodiscard]] stage_tensor output(std::size_t micro_batch) override { return untyped(stage_->output(micro_batch)); }
-  [[nodiscard]] stage_tensor input_gradient(std::size_t micro_batch) override {
-    return untyped(stage_->input_gradient(micro_batch));
+  [[nodiscard]] stage_tensor output(std::size_t chunk, std::size_t micro_batch) override {
+    return untyped((*stages_)(chunk).output(micro_batch));
   }
-  void release(std::size_t micro_batch) override { stage_->release(micro_batch); }
-  void let_go_of_output([[maybe_unused]] std::size_t micro_batch) override {
-    if constexpr (requires { stage_->let_go_of_output(micro_batch); }) stage_->let_go_of_output(micro_batch);
+  [[nodiscard]] stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) override {
+    return untyped((*stages_)(chunk).input_gradient(micro_batch));
   }
-  void let_go_of_input([[maybe_unused]] lease_chain& memory) override {
-    if constexpr (requires { stage_->let_go_of_input(memory); }) stage_->let_go_of_input(memory);
+  void release(std::size_t chunk, std::size_t micro_batch) override { (*stages_)(chunk).release(micro_batch); }
+  void let_go_of_output([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch) override {
+    if constexpr (requires { (*stages_)(chunk).let_go_of_output(micro_batch); })
+      (*stages_)(chunk).let_go_of_output(micro_batch);
+  }
+  void let_go_of_input([[maybe_unused]] std::size_t chunk, [[maybe_unused]] lease_chain& memory) override {
+    if constexpr (requires { (*stages_)(chunk).let_go_of_input(memory); }) (*stages_)(chunk).let_go_of_input(memory);
   }
 
  private:
@@ -26275,8 +26328,8 @@ class typed_stage final : public stage_interface {
   [[nodiscard]] static stage_tensor untyped(tensor of) noexcept { return {of.data(), of.size()}; }
 
   Engine* engine_;
-  Stage* stage_;
-  schedule::position place_;
+  const Stages* stages_;
+  const Places* place_;
   extents<Rank> boundary_;
 };
 
@@ -29803,6 +29856,10 @@ template <class T, class Wire = T, std::size_t Rank>
   return {extents_of(shape)};
 }
 
+/// The stages of a rank, by chunk: pointers, which the caller keeps.
+template <class Stage>
+using stages_of_rank = std::span<Stage* const>;
+
 /// One rank's part in a pipeline of tensors of T. `Wire` is what they are sent as.
 template <class T, std::size_t Rank = 3, transferable Wire = T>
 class pipeline {
@@ -29831,6 +29888,13 @@ class pipeline {
   template <class Engine, class... Participants, class Network, class Activations, class Inputs, class Loss>
   void run(const step<Engine, Participants...>& step, pipeline_stage<Network, Activations>& stage, const Inputs& inputs,
            const Loss& loss, where at = where::current()) {
+    pipeline_stage<Network, Activations>* const one[] = {&stage};
+    run(step, stages_of_rank<pipeline_stage<Network, Activations>>(one), inputs, loss, at);
+  }
+  /// Of a rank that holds several stages, by chunk. Throws usage_error where there are not as many as the table has.
+  template <class Engine, class... Participants, class Network, class Activations, class Inputs, class Loss>
+  void run(const step<Engine, Participants...>& step, stages_of_rank<pipeline_stage<Network, Activations>> stages,
+           const Inputs& inputs, const Loss& loss, where at = where::current()) {
     constexpr bool indexed = gives_micro_batches<Inputs>;
     static_assert(indexed,
                   "belay: the inputs of a pipeline are a view whose first axis is the micro-batch, or are called as "
@@ -29839,10 +29903,16 @@ class pipeline {
       using input_type = decltype(input_of(inputs, std::size_t{}));
       if constexpr (runs_as_network<Network, Engine, T, Rank, input_type>()) {
         if constexpr (gives_loss<Network, Loss, Engine, T, Rank>()) {
-          if (place().first()) expect_micro_batches(inputs, place().micro_batches, at);
-          auto& handles = stage.template handles<Engine, T, Rank, input_type>(place(), at);
-          network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss> pass{handles, inputs, loss, at};
-          run(step, pass, at);
+          runner_.expect_stages(stages.size(), at);
+          const auto pass_of = [&](std::size_t chunk) {
+            auto& handles = stages[chunk]->template handles<Engine, T, Rank, input_type>(place(chunk), at);
+            return network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss>{handles, inputs, loss, at};
+          };
+          for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+            if (place(chunk).first()) expect_micro_batches(inputs, place(chunk).micro_batches, at);
+            static_cast<void>(pass_of(chunk));  // refuses a network that is no part for its place, before any runs
+          }
+          run_stages(step, pass_of, at);
         }
       }
     }
@@ -29852,33 +29922,55 @@ class pipeline {
   /// pipeline. `times()` has the times afterwards.
   template <class Engine, class... Participants, runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
-    step.micro_batches(table().micro_batches(), at);
-    typed_engine<Engine, T, Wire> engine(step.engine());
-    typed_stage<Engine, T, Rank, Stage> computes(step.engine(), stage, place(), boundary_);
-    runner_.run(engine, computes, at);
+    Stage* const one[] = {&stage};
+    run(step, stages_of_rank<Stage>(one), at);
+  }
+  /// Of a rank that holds several stages of one's own, by chunk.
+  template <class Engine, class... Participants, runs_as_stage<T, Engine, Rank> Stage>
+  void run(const step<Engine, Participants...>& step, stages_of_rank<Stage> stages, where at = where::current()) {
+    runner_.expect_stages(stages.size(), at);
+    run_stages(step, [&](std::size_t chunk) -> Stage& { return *stages[chunk]; }, at);
   }
 
   /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
-  /// the network puts out. All stages give an `input` of the same shape, of which the first reads the values; the
+  /// the network puts out. All ranks give an `input` of the same shape, of which the first stage reads the values; the
   /// tensors between stages have its extents, and the boundary's where it has none. Collective along the pipeline.
   template <class Engine, class... Participants, class Network, class Activations, class Input, class See>
   void observe(const forward_only<Engine, Participants...>& pass, pipeline_stage<Network, Activations>& stage,
                const Input& input, See&& see, where at = where::current()) {
+    pipeline_stage<Network, Activations>* const one[] = {&stage};
+    observe(pass, stages_of_rank<pipeline_stage<Network, Activations>>(one), input, see, at);
+  }
+  /// Of a rank that holds several stages, by chunk.
+  template <class Engine, class... Participants, class Network, class Activations, class Input, class See>
+  void observe(const forward_only<Engine, Participants...>& pass,
+               stages_of_rank<pipeline_stage<Network, Activations>> stages, const Input& input, See&& see,
+               where at = where::current()) {
     if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
-      stage.expect_part(place(), at);
-      const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
-      if (!place().first()) {
-        typed_engine<Engine, T, Wire> engine(pass.engine());
-        tensor_between_stages incoming;
-        const extents<Rank> shape = boundary_of(input.shape());
-        const void* const received = runner_.receive_in_pass(engine, shape, incoming, at);
-        from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
-        incoming.release(engine);
-      } else if constexpr (offers_first<Network>) {
-        const auto embedded = belay::observe(pass, stage.network().first(), input, at);
-        from_layers(embedded.out(at));
-      } else {
-        from_layers(input);
+      runner_.expect_stages(stages.size(), at);
+      using layer_type = typename layers_of<Network>::layer_type;
+      std::optional<observed<Engine, layer_type, view<const T, Rank>>> last;  // of the stage before, on this rank
+      for (std::size_t stage = 0; stage < table().stages(); ++stage) {
+        if (!runner_.holds(stage)) continue;
+        auto& own = *stages[table().chunk_of(stage)];
+        own.expect_part(place(table().chunk_of(stage)), at);
+        const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, own, stage, x, last, see, at); };
+        if (stage > 0 && runner_.holds(stage - 1)) {
+          if (!last) throw usage_error("a stage without layers is followed by another one of its rank", at);
+          from_layers(last->out(at));
+        } else if (stage > 0) {
+          typed_engine<Engine, T, Wire> engine(pass.engine());
+          tensor_between_stages incoming;
+          const extents<Rank> shape = boundary_of(input.shape());
+          const void* const received = runner_.receive_in_pass(engine, stage, shape, incoming, at);
+          from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
+          incoming.release(engine);
+        } else if constexpr (offers_first<Network>) {
+          const auto embedded = belay::observe(pass, own.network().first(), input, at);
+          from_layers(embedded.out(at));
+        } else {
+          from_layers(input);
+        }
       }
     }
   }
@@ -29893,8 +29985,8 @@ class pipeline {
   /// From now on `by.given(number)` is called when the stream has been given action `number` of the row. It outlives
   /// the last run.
   void watch_actions(action_observer& by) noexcept { runner_.watch_actions(by); }
-  /// This rank's stage, of how many, and the micro-batches of a step.
-  [[nodiscard]] schedule::position place() const noexcept { return runner_.place(); }
+  /// The stage that is this rank's chunk, of how many, and the micro-batches of a step.
+  [[nodiscard]] schedule::position place(std::size_t chunk = 0) const noexcept { return runner_.place(chunk); }
 
  private:
   // What a network's stage does in one step.
@@ -29922,19 +30014,28 @@ class pipeline {
     void let_go_of_input(lease_chain& memory) { handles.let_go_of_input(memory); }
   };
 
-  template <class Pass, class Network, class Activations, class See>
-  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
-                      where at) {
-    using layer_type = typename layers_of<Network>::layer_type;
-    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+  template <class Engine, class... Participants, class Stages>
+  void run_stages(const step<Engine, Participants...>& step, const Stages& stages, where at) {
+    step.micro_batches(table().micro_batches(), at);
+    typed_engine<Engine, T, Wire> engine(step.engine());
+    const auto places = [&](std::size_t chunk) { return place(chunk); };
+    typed_stages<Engine, T, Rank, Stages, decltype(places)> computes(step.engine(), stages, places, boundary_);
+    runner_.run(engine, computes, at);
+  }
+
+  // `last` keeps the output for a next stage on this rank, and that of the stage before while its layers run.
+  template <class Pass, class Network, class Activations, class Observed, class See>
+  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, std::size_t number,
+                      view<const T, Rank> x, std::optional<Observed>& last, See& see, where at) {
     for (auto& layer : stage.network().layers()) {
       auto next = belay::observe(pass, layer, x, at);
       x = next.out(at);
       last = std::move(next);
     }
-    if (!place().last()) {
+    if (number + 1 < table().stages()) {
+      if (runner_.holds(number + 1)) return;
       typed_engine<typename Pass::engine_type, T, Wire> engine(pass.engine());
-      runner_.send_in_pass(engine, {x.data(), x.size()}, at);
+      runner_.send_in_pass(engine, number, {x.data(), x.size()}, at);
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {

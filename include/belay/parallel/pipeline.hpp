@@ -102,7 +102,7 @@ class pipeline {
           };
           for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
             if (place(chunk).first()) expect_micro_batches(inputs, place(chunk).micro_batches, at);
-            static_cast<void>(pass_of(chunk));  // a network that is no part for its place is refused before all ranks begin
+            static_cast<void>(pass_of(chunk));  // refuses a network that is no part for its place, before any runs
           }
           run_stages(step, pass_of, at);
         }
