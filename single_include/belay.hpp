@@ -6034,13 +6034,18 @@ class typed_group final : public group_interface {
 
 namespace belay::inline BELAY_ABI {
 
-// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it.
+// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it. In a rehearsal it has the
+// addresses of all ranks, since there each of them is looked up.
 class single_rank_memory final : public group_interface {
  public:
-  explicit single_rank_memory(group of) : group_interface(0, 1, own_traits(of)), of_(std::move(of)) {}
+  explicit single_rank_memory(group of)
+      : group_interface(of.traits().rehearsed ? of.unasked_rank() : 0, of.traits().rehearsed ? of.size() : 1,
+                        own_traits(of)),
+        of_(std::move(of)) {}
 
-  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int rank() const override { return of_.traits().rehearsed ? of_.rank() : 0; }
   [[nodiscard]] std::span<const int> members() const override {
+    if (of_.traits().rehearsed) return of_.members();
     return of_.members().subspan(static_cast<std::size_t>(of_.unasked_rank()), 1);
   }
   void run(const op_call&) override {}
@@ -6076,7 +6081,9 @@ class single_rank_memory final : public group_interface {
 };
 
 BELAY_DECL group ranks_of_heap(const group& of) {
-  if (!of.traits().on_device || of.traits().addresses_peers) return of;
+  const group_traits traits = of.traits();
+  const bool sends = traits.rehearsed ? traits.has_local_memory : traits.on_device;
+  if (!sends || traits.addresses_peers) return of;
   return group(std::make_shared<single_rank_memory>(of));
 }
 
@@ -9345,11 +9352,10 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  // Of a group that tells when it runs whether it has such memory; a rehearsed one stands for that of a rank alone too.
+  // Of a group that tells when it runs whether it has such memory, as a rehearsed one does of the world that will run.
   static Group with_memory(Group group, where at) {
     if constexpr (tells_traits<Group>)
-      if (const auto& of = group.traits();
-          !of.addresses_peers && !of.mirrors_peers && !(of.rehearsed && of.has_local_memory))
+      if (const auto& of = group.traits(); !of.addresses_peers && !of.mirrors_peers)
         throw usage_error(
             "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
             "size and exchanges messages",

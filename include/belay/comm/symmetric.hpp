@@ -393,11 +393,10 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
-  // Of a group that tells when it runs whether it has such memory; a rehearsed one stands for that of a rank alone too.
+  // Of a group that tells when it runs whether it has such memory, as a rehearsed one does of the world that will run.
   static Group with_memory(Group group, where at) {
     if constexpr (tells_traits<Group>)
-      if (const auto& of = group.traits();
-          !of.addresses_peers && !of.mirrors_peers && !(of.rehearsed && of.has_local_memory))
+      if (const auto& of = group.traits(); !of.addresses_peers && !of.mirrors_peers)
         throw usage_error(
             "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
             "size and exchanges messages",

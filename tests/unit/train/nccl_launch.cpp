@@ -291,6 +291,42 @@ TEST_CASE("a call of a device that fails under a trainer over NCCL is what its l
     CHECK(api.empty());
   }
 }
+TEST_CASE("a heap over ranks that address no peer is refused by the rehearsal as by the run, one of its own by none") {
+  fakes::device_api api({.devices = 2});
+  fakes::nccl_fabric fabric(api);
+  belay::nccl::world world(api, fakes::nccl_api(fabric), belay::host::world(2), options_of());
+  const auto refusal = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const belay::usage_error& lacks) {
+      return lacks.what();
+    }
+    return "";
+  };
+  const auto over_peers = [](belay::rank& rank) {
+    belay::symmetric_heap<belay::group> heap(rank.world(), {.bytes = 4096});
+  };
+  const auto over_own = [](belay::rank& rank) {
+    belay::symmetric_heap<belay::group> heap(belay::ranks_of_heap(rank.world()), {.bytes = 4096});
+    CHECK(heap.lease(100, "rows").at(rank.rehearsed() ? 1 : 0) != nullptr);
+  };
+  const auto rehearsed = [&](const auto& body) {
+    return refusal([&] { static_cast<void>(belay::rehearse(world, [&](belay::rank& rank, auto&) { body(rank); })); });
+  };
+  const auto run = [&](const auto& body) {
+    return refusal([&] {
+      world.run([&](auto& of_backend) {
+        belay::rank rank(of_backend);
+        body(rank);
+      });
+    });
+  };
+  CHECK(has(rehearsed(over_peers), "a symmetric heap needs a group whose ranks can address each other's memory"));
+  CHECK(rehearsed(over_peers) == run(over_peers));
+  CHECK(rehearsed(over_own).empty());
+  CHECK(run(over_own).empty());
+}
+
 TEST_CASE("ranks over NCCL keep what they train in lower tiers, and go on from its checkpoint") {
   settings how{.stage = belay::zero_stage::parameters, .hidden = 1500};
   const result expected = on_host<float>(2, how);
