@@ -3087,6 +3087,13 @@ struct start_order {
     out.kept = std::move(what);
     return out;
   }
+  /// This order, of a composite in whose largest collective a rank gives its peers so many bytes: a rehearsal, which
+  /// runs no composite, sees them here.
+  [[nodiscard]] start_order giving(std::size_t bytes) const {
+    start_order out = *this;
+    out.given_bytes = bytes;
+    return out;
+  }
   /// This order, for an operation whose span is written elsewhere, by the caller that starts it.
   [[nodiscard]] start_order traced_elsewhere() const {
     start_order out = *this;
@@ -3099,6 +3106,7 @@ struct start_order {
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
+  std::size_t given_bytes = 0;
   bool is_traced_elsewhere = false;
 };
 
@@ -7912,6 +7920,49 @@ BELAY_DECL void mesh::expect_same_on_all([[maybe_unused]] axis which, [[maybe_un
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
+/// How large the collectives are that a body calls in each of its groups: what a world sizes the memory by that its
+/// ranks communicate over. Parts of different lengths are counted as the longest of them, in whole packs of 16 bytes.
+class call_sizes {
+ public:
+  /// Groups that are made alike: all ranks of the world; those along an axis of a mesh; or those that a body has named.
+  struct alike_groups {
+    axes shape = {};                 ///< of the mesh, and
+    std::optional<axis> along = {};  ///< the axis, of a group along one
+    std::vector<int> members = {};   ///< of a group that a body has named
+    int ranks = 1;                   ///< in each group
+    std::size_t bytes = 0;           ///< that a rank gives its peers in the largest collective
+    std::size_t reduced = 0;         ///< in the largest that adds
+
+    /// Whether they are all ranks of the world, which no body has made.
+    [[nodiscard]] bool of_world() const noexcept { return !along && members.empty(); }
+    /// Whether `ranks_there` are such a group, which is not made with the world.
+    [[nodiscard]] bool has(std::span<const int> ranks_there) const;
+    [[nodiscard]] bool made_as(const alike_groups& other) const noexcept {
+      return shape == other.shape && along == other.along && members == other.members;
+    }
+  };
+
+  /// The entry of such groups, which is made where there is none; and a collective there.
+  [[nodiscard]] std::size_t entry_of(const alike_groups& which);
+  void note(std::size_t entry, std::size_t bytes, std::size_t reduced) noexcept {
+    entries_[entry].bytes = greater_of(entries_[entry].bytes, bytes);
+    entries_[entry].reduced = greater_of(entries_[entry].reduced, reduced);
+  }
+  void add(const call_sizes& other) {
+    for (const alike_groups& each : other.entries_) note(entry_of(each), each.bytes, each.reduced);
+  }
+
+  /// In the order in which groups were first asked for.
+  [[nodiscard]] const std::vector<alike_groups>& entries() const noexcept { return entries_; }
+  /// The largest of the world; of the groups that are made of `members`; and, of those that add, of all groups.
+  [[nodiscard]] std::size_t of_world() const noexcept;
+  [[nodiscard]] std::size_t of(std::span<const int> members) const;
+  [[nodiscard]] std::size_t largest_reduced() const noexcept;
+
+ private:
+  std::vector<alike_groups> entries_;
+};
+
 /// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
 /// ready.
 class group : public group_operations<group> {
@@ -7956,9 +8007,10 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
-  /// Does nothing; `start_call` gives a communication that is ready.
-  void run_call(const op_call&) const noexcept {}
+  /// Notes its size alone; `start_call` gives a communication that is ready.
+  void run_call(const op_call& call) const noexcept { note(call); }
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
+    note(call);
     return started(call.what(), how);
   }
 
@@ -7970,6 +8022,8 @@ class group : public group_operations<group> {
  private:
   // It comes after what it would come after in a run.
   [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
+  void note(operation what, std::size_t bytes) const noexcept;
+  void note(const op_call& call) const noexcept;
 
   friend class rank;
 
@@ -7978,6 +8032,8 @@ class group : public group_operations<group> {
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
+  std::shared_ptr<call_sizes> sizes_;
+  std::size_t entry_ = 0;  // in them
   axes shape_;                           // of the mesh that it is a group of
   std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
 };
@@ -7997,7 +8053,9 @@ class rank {
   [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
+  [[nodiscard]] rehearsal::group world() const {
+    return asking({all_ranks_, number_, promises_}, {.ranks = size()});
+  }
   /// Its place in a mesh.
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
@@ -8009,14 +8067,18 @@ class rank {
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
+  /// The sizes of the collectives that it has called so far.
+  [[nodiscard]] const call_sizes& sizes() const noexcept { return *sizes_; }
 
  private:
-  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made, const call_sizes::alike_groups& which) const;
+  [[nodiscard]] rehearsal::group made_of(std::span<const int> members, where at) const;
 
   int number_;
   int size_;
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
+  std::shared_ptr<call_sizes> sizes_ = std::make_shared<call_sizes>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
 };
@@ -8026,10 +8088,76 @@ class rank {
 
 // ---- belay/comm/rehearsal.ipp
 //
-// Groups and ranks of a rehearsal.
+// Groups and ranks of a rehearsal, and what it notes of their collectives.
 
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
+
+// The bytes that a rank gives its peers, where each part is as long as the longest. Exchanges between pairs are not
+// collectives.
+BELAY_DECL std::size_t given_by(const op_call& call, std::size_t ranks) noexcept {
+  const auto parts = [ranks](std::size_t each) { return (checked_size(each).rounded_up(16) * ranks).saturated(); };
+  const auto longest = [&call] {
+    const std::span<const std::size_t> all = call.parts();
+    return all.empty() ? 0 : *std::max_element(all.begin(), all.end()) * call.element_bytes();
+  };
+  switch (call.what()) {
+    case operation::all_reduce: return parts(call.in_bytes() / ranks + (call.in_bytes() % ranks == 0 ? 0 : 1));
+    case operation::all_to_all: return parts(call.in_bytes() / ranks);
+    case operation::reduce_scatter:
+    case operation::scatter: return parts(call.out_bytes());
+    case operation::reduce_scatter_v:
+    case operation::all_to_all_v: return parts(longest());
+    case operation::all_gather_v: return longest();
+    case operation::all_gather:
+    case operation::gather:
+    case operation::broadcast:
+    case operation::reduce: return call.in_bytes();
+    case operation::none:
+    case operation::barrier:
+    case operation::exchange:
+    case operation::make_symmetric: return 0;
+  }
+  return 0;
+}
+
+BELAY_DECL bool call_sizes::alike_groups::has(std::span<const int> ranks_there) const {
+  if (of_world() || ranks_there.empty()) return false;
+  const std::vector<int>& mine =
+      along ? ranks_along(shape, coordinate_of(shape, ranks_there.front()), *along) : members;
+  return std::equal(mine.begin(), mine.end(), ranks_there.begin(), ranks_there.end());
+}
+
+BELAY_DECL std::size_t call_sizes::entry_of(const alike_groups& which) {
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const alike_groups& each) { return each.made_as(which); });
+  const auto entry = static_cast<std::size_t>(found - entries_.begin());
+  if (found == entries_.end()) {
+    entries_.push_back(which);
+    entries_.back().bytes = 0;
+  }
+  return entry;
+}
+
+BELAY_DECL std::size_t call_sizes::of_world() const noexcept {
+  std::size_t most = 0;
+  for (const alike_groups& each : entries_)
+    if (each.of_world()) most = greater_of(most, each.bytes);
+  return most;
+}
+
+BELAY_DECL std::size_t call_sizes::of(std::span<const int> members) const {
+  std::size_t most = 0;
+  for (const alike_groups& each : entries_)
+    if (each.has(members)) most = greater_of(most, each.bytes);
+  return most;
+}
+
+BELAY_DECL std::size_t call_sizes::largest_reduced() const noexcept {
+  std::size_t most = 0;
+  for (const alike_groups& each : entries_) most = greater_of(most, each.reduced);
+  return most;
+}
 
 BELAY_DECL int group::rank() const {
   if (asked_ != nullptr && size() > 1) {
@@ -8047,9 +8175,20 @@ BELAY_DECL std::span<const int> group::members() const {
 }
 
 BELAY_DECL auto group::started(operation what, const start_order& how) const noexcept -> pending {
+  note(what, how.given_bytes);
   if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
   clock_->join(how.event.clock());
   return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
+}
+
+BELAY_DECL void group::note(operation what, std::size_t bytes) const noexcept {
+  const bool adds = what == operation::all_reduce || what == operation::reduce || what == operation::reduce_scatter ||
+                    what == operation::reduce_scatter_v;
+  if (sizes_ != nullptr && size() > 1) sizes_->note(entry_, bytes, adds ? bytes : 0);
+}
+
+BELAY_DECL void group::note(const op_call& call) const noexcept {
+  note(call.what(), given_by(call, members_.size()));
 }
 
 BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
@@ -8069,25 +8208,31 @@ BELAY_DECL int rank::number() const noexcept {
 
 BELAY_DECL auto rank::group_along(std::span<const int> members, const axes& shape, axis which, where at) const
     -> rehearsal::group {
-  rehearsal::group made = group(members, at);
+  rehearsal::group made = made_of(members, at);
   made.shape_ = shape;
   made.along_ = which;
-  return made;
+  return asking(std::move(made), {.shape = shape, .along = which, .ranks = static_cast<int>(members.size())});
 }
 
 BELAY_DECL auto rank::group(std::span<const int> members, where at) const -> rehearsal::group {
+  return asking(made_of(members, at), {.members = std::vector<int>(members.begin(), members.end()),
+                                       .ranks = static_cast<int>(members.size())});
+}
+
+BELAY_DECL auto rank::made_of(std::span<const int> members, where at) const -> rehearsal::group {
   std::size_t place = 0;
   while (place < members.size() && members[place] != number_) ++place;
   if (place == members.size()) {
     throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
   }
-  return asking(
-      {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
+  return {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_};
 }
 
-BELAY_DECL auto rank::asking(rehearsal::group made) const noexcept -> rehearsal::group {
+BELAY_DECL auto rank::asking(rehearsal::group made, const call_sizes::alike_groups& which) const -> rehearsal::group {
   made.asked_ = asked_;
   made.clock_ = clock_;
+  made.sizes_ = sizes_;
+  made.entry_ = sizes_->entry_of(which);
   return made;
 }
 
@@ -16200,6 +16345,16 @@ struct bucket_reductions {
     if constexpr (rounds_gradients<T>) wire = wire_counts(layout, replica_groups);
   }
 
+  /// The bytes that a rank gives its peers in the reduction of a bucket that is a composite: each part counts as the
+  /// longest. Rounded gradients of a bucket that nobody owns a part of are added in equal shards, and those gathered.
+  [[nodiscard]] std::size_t wire_bytes(std::size_t number) const noexcept {
+    const auto& b = layout.buckets()[number];
+    const std::span<const std::size_t> counts = rounds_gradients<T> ? wire.sent(number) : std::span(b.counts);
+    const std::size_t longest = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+    const std::size_t gathered = b.counts.empty() ? longest * sizeof(compute_type_t<T>) : 0;
+    return greater_of(counts.size() * ((longest * sizeof(T) + 15) / 16 * 16), gathered);
+  }
+
   bucket_layout layout;
   gradient_checksums checksums;
   wire_counts wire;
@@ -16262,7 +16417,7 @@ struct bucket_reduction {
       static_assert(can_start_composite<Group, bucket_reduction>,
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
-      return group.start_composite(operation::all_reduce, *this, how);
+      return group.start_composite(operation::all_reduce, *this, how.giving(with->wire_bytes(number)));
     } else if constexpr (works_on_device<Group>) {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
@@ -16328,7 +16483,7 @@ struct shard_reduction {
   template <class Group>
     requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    return group.start_composite(operation::reduce_scatter_v, *this, order);
+    return group.start_composite(operation::reduce_scatter_v, *this, order.giving(with->wire_bytes(number)));
   }
   template <class Calls>
   void operator()(const Calls& group) const {
@@ -39784,7 +39939,8 @@ pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32
   std::uint64_t place = 0;
   if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
   const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
+  const std::size_t longest = b.counts.empty() ? 0 : *std::max_element(b.counts.begin(), b.counts.end());
+  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept).giving(longest * sizeof(T)));
 }
 
 template <class T, class Group>
@@ -43941,16 +44097,29 @@ struct launch_options {
 /// a process, and of those that a launcher has started in that of rank 0 alone.
 void announce_rehearsal(fault_explanation faults);
 
+/// The rows of a plan that say what the communication of a rank takes of a device: of ranks that share one to the byte,
+/// over NCCL as estimated.
+inline constexpr const char* shared_communication_row = "communication";
+inline constexpr const char* communication_row = "communication, estimated";
+inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
+/// The bytes of a device that the communication of each rank takes, and the row of a plan that says so.
+struct estimated_communication {
+  std::size_t bytes = 0;
+  const char* row = communication_row;
+};
+
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
   /// The memory that each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
+  rehearsal::call_sizes calls;     // how large the collectives are that they called there
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
+  estimated_communication communication = {};  // of the world that it was rehearsed for
 
-  /// A table of the bytes that each rank leases at its peak, held against the options' budgets; a last line has the
-  /// bytes of address range that gaps between leases add.
+  /// A table of the bytes that each rank leases at its peak, and of those that it communicates over where the world is
+  /// known, held against the options' budgets; a last line has the bytes of address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -43968,13 +44137,6 @@ struct device_room {
   std::vector<std::size_t> by_rank = {};
 };
 
-inline constexpr const char* communication_row = "communication, estimated";
-inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
-/// The bytes of a device that the communication of each rank takes, estimated, and the row of a plan that says so.
-struct estimated_communication {
-  std::size_t bytes = 0;
-  const char* row = communication_row;
-};
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
 [[nodiscard]] BELAY_DECL rehearsal_result priced(const rehearsal_result& planned,
@@ -44056,6 +44218,7 @@ BELAY_DECL void announce_rehearsal(fault_explanation faults) {
 BELAY_DECL rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
   rehearsal_result out = planned;
+  out.communication = {};
   std::vector<rank_plan> plans;
   for (const rank_plan& each : planned.plan.ranks()) {
     rank_plan one = each;
@@ -44071,7 +44234,7 @@ BELAY_DECL checked_size memory_of(const rank_plan& plan, memory_owner whose) noe
   for (const plan_item& item : plan.items()) {
     const bool on_device = item.where_it_is == tier::device;
     if (whose == memory_owner::device)
-      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
+      all += on_device && !std::string_view(item.purpose).starts_with(shared_communication_row) ? item.capacity : 0;
     else if (on_device ? whose == memory_owner::machine
                        : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
       all += item.bytes;
@@ -44127,6 +44290,7 @@ BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_option
 }
 
 BELAY_DECL std::string rehearsal_result::text(const launch_options& options) const {
+  if (communication.bytes > 0) return priced(*this, communication).text(options);
   std::vector<std::string> purposes;
   std::vector<std::vector<std::uint64_t>> bytes;
   std::vector<std::string_view> tiers;
@@ -44773,6 +44937,7 @@ class rank_rehearsal {
   /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const;
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
+  [[nodiscard]] const rehearsal::call_sizes& calls() const noexcept { return asked_->sizes(); }
 
  private:
   void rehearse(int size, function_ref<void(belay::rank&, run_type&)> body, const run_memory& memory,
@@ -44875,6 +45040,7 @@ rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, typename 
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
+    out.calls.add(kind.calls());
     ++out.rehearsed;
   }
   std::vector<rank_plan> plans;
@@ -46489,6 +46655,21 @@ template <class World>
     return rehearsal::group::all_promises();
 }
 
+/// The bytes of its device that the communication of each rank of a world takes, with the groups and collectives that
+/// were rehearsed: none of ranks that compute on the host.
+template <class World>
+[[nodiscard]] estimated_communication communication_of(const World& world, const rehearsal_result& rehearsed) {
+  estimated_communication out;
+  if constexpr (requires { world.communication_bytes(rehearsed.meshes, rehearsed.calls); }) {
+    out.bytes = world.communication_bytes(rehearsed.meshes, rehearsed.calls);
+    if constexpr (!has_own_devices<World>)
+      out.row = shared_communication_row;
+    else if constexpr (!World::sums_in_rank_order)
+      out.row = unordered_communication_row;
+  }
+  return out;
+}
+
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
 /// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`. The options say
@@ -46510,8 +46691,10 @@ template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_
   requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
                                         where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
-                                                      options.explain_faults, at);
+  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(
+      world.size(), body, computes_on_of<World>, promises_of(world), options.explain_faults, at);
+  out.communication = communication_of(world, out);
+  return out;
 }
 
 /// A world whose ranks are threads of this process.
@@ -46522,22 +46705,24 @@ inline constexpr bool ranks_are_threads = requires { requires std::remove_cvref_
 template <class World>
 concept runs_ranks = requires(World& world, function_ref<void(rank&)> body, where at) { world.run_ranks(body, at); };
 
-/// The facts of a world before it runs bodies, with the groups of `meshes`.
+/// The facts of a world before it runs bodies, with the groups and collectives that were planned: it makes room for
+/// those.
 template <class World>
-[[nodiscard]] launched_world_facts facts_of(World& world, [[maybe_unused]] const mesh_record& meshes,
+[[nodiscard]] launched_world_facts facts_of(World& world, [[maybe_unused]] const rehearsal_result& planned,
                                             [[maybe_unused]] where at) {
+  using world_type = std::remove_cvref_t<World>;
   launched_world_facts out{.size = world.size(),
-                           .on = computes_on_of<std::remove_cvref_t<World>>,
+                           .on = computes_on_of<world_type>,
                            .promises = promises_of(world),
-                           .ranks_are_threads = belay::ranks_are_threads<World>};
+                           .ranks_are_threads = belay::ranks_are_threads<World>,
+                           .communication = communication_of<world_type>(world, planned)};
+  if constexpr (requires { world.make_room_for(planned.calls, at); }) world.make_room_for(planned.calls, at);
   if constexpr (requires { world.workspace_bytes(); }) out.workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
     out.devices.whose = device_room::of::all_ranks;
     out.devices.shared = world.available_device_memory(at);
-  } else if constexpr (requires { world.communication_bytes(meshes); }) {
+  } else if constexpr (has_own_devices<world_type>) {
     out.devices.whose = device_room::of::each_rank;
-    out.communication.bytes = world.communication_bytes(meshes);
-    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) out.communication.row = unordered_communication_row;
   }
   return out;
 }
@@ -46550,7 +46735,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   using rehearsed_type = rehearsed_engine_of<Kit, World>;
   using kit_streams = launch_under_way::kit_streams;
-  launch_under_way launched(facts_of(world, planned.meshes, at), planned, options, at);
+  launch_under_way launched(facts_of(world, planned, at), planned, options, at);
   launched.choose_streams(has_stream_settings<engine_type> ? kit_streams::of_settings : kit_streams::at_once);
   // Bodies have one type of rank, whatever the backend.
   if constexpr (runs_ranks<World>) {

@@ -27,6 +27,7 @@
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -34,6 +35,49 @@
 
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
+
+/// How large the collectives are that a body calls in each of its groups: what a world sizes the memory by that its
+/// ranks communicate over. Parts of different lengths are counted as the longest of them, in whole packs of 16 bytes.
+class call_sizes {
+ public:
+  /// Groups that are made alike: all ranks of the world; those along an axis of a mesh; or those that a body has named.
+  struct alike_groups {
+    axes shape = {};                 ///< of the mesh, and
+    std::optional<axis> along = {};  ///< the axis, of a group along one
+    std::vector<int> members = {};   ///< of a group that a body has named
+    int ranks = 1;                   ///< in each group
+    std::size_t bytes = 0;           ///< that a rank gives its peers in the largest collective
+    std::size_t reduced = 0;         ///< in the largest that adds
+
+    /// Whether they are all ranks of the world, which no body has made.
+    [[nodiscard]] bool of_world() const noexcept { return !along && members.empty(); }
+    /// Whether `ranks_there` are such a group, which is not made with the world.
+    [[nodiscard]] bool has(std::span<const int> ranks_there) const;
+    [[nodiscard]] bool made_as(const alike_groups& other) const noexcept {
+      return shape == other.shape && along == other.along && members == other.members;
+    }
+  };
+
+  /// The entry of such groups, which is made where there is none; and a collective there.
+  [[nodiscard]] std::size_t entry_of(const alike_groups& which);
+  void note(std::size_t entry, std::size_t bytes, std::size_t reduced) noexcept {
+    entries_[entry].bytes = greater_of(entries_[entry].bytes, bytes);
+    entries_[entry].reduced = greater_of(entries_[entry].reduced, reduced);
+  }
+  void add(const call_sizes& other) {
+    for (const alike_groups& each : other.entries_) note(entry_of(each), each.bytes, each.reduced);
+  }
+
+  /// In the order in which groups were first asked for.
+  [[nodiscard]] const std::vector<alike_groups>& entries() const noexcept { return entries_; }
+  /// The largest of the world; of the groups that are made of `members`; and, of those that add, of all groups.
+  [[nodiscard]] std::size_t of_world() const noexcept;
+  [[nodiscard]] std::size_t of(std::span<const int> members) const;
+  [[nodiscard]] std::size_t largest_reduced() const noexcept;
+
+ private:
+  std::vector<alike_groups> entries_;
+};
 
 /// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
 /// ready.
@@ -79,9 +123,10 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
-  /// Does nothing; `start_call` gives a communication that is ready.
-  void run_call(const op_call&) const noexcept {}
+  /// Notes its size alone; `start_call` gives a communication that is ready.
+  void run_call(const op_call& call) const noexcept { note(call); }
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
+    note(call);
     return started(call.what(), how);
   }
 
@@ -93,6 +138,8 @@ class group : public group_operations<group> {
  private:
   // It comes after what it would come after in a run.
   [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
+  void note(operation what, std::size_t bytes) const noexcept;
+  void note(const op_call& call) const noexcept;
 
   friend class rank;
 
@@ -101,6 +148,8 @@ class group : public group_operations<group> {
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
+  std::shared_ptr<call_sizes> sizes_;
+  std::size_t entry_ = 0;  // in them
   axes shape_;                           // of the mesh that it is a group of
   std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
 };
@@ -120,7 +169,9 @@ class rank {
   [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
+  [[nodiscard]] rehearsal::group world() const {
+    return asking({all_ranks_, number_, promises_}, {.ranks = size()});
+  }
   /// Its place in a mesh.
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
@@ -132,14 +183,18 @@ class rank {
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
+  /// The sizes of the collectives that it has called so far.
+  [[nodiscard]] const call_sizes& sizes() const noexcept { return *sizes_; }
 
  private:
-  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made, const call_sizes::alike_groups& which) const;
+  [[nodiscard]] rehearsal::group made_of(std::span<const int> members, where at) const;
 
   int number_;
   int size_;
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
+  std::shared_ptr<call_sizes> sizes_ = std::make_shared<call_sizes>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
 };

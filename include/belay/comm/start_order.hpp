@@ -62,6 +62,13 @@ struct start_order {
     out.kept = std::move(what);
     return out;
   }
+  /// This order, of a composite in whose largest collective a rank gives its peers so many bytes: a rehearsal, which
+  /// runs no composite, sees them here.
+  [[nodiscard]] start_order giving(std::size_t bytes) const {
+    start_order out = *this;
+    out.given_bytes = bytes;
+    return out;
+  }
   /// This order, for an operation whose span is written elsewhere, by the caller that starts it.
   [[nodiscard]] start_order traced_elsewhere() const {
     start_order out = *this;
@@ -74,6 +81,7 @@ struct start_order {
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
+  std::size_t given_bytes = 0;
   bool is_traced_elsewhere = false;
 };
 

@@ -89,6 +89,21 @@ template <class World>
     return rehearsal::group::all_promises();
 }
 
+/// The bytes of its device that the communication of each rank of a world takes, with the groups and collectives that
+/// were rehearsed: none of ranks that compute on the host.
+template <class World>
+[[nodiscard]] estimated_communication communication_of(const World& world, const rehearsal_result& rehearsed) {
+  estimated_communication out;
+  if constexpr (requires { world.communication_bytes(rehearsed.meshes, rehearsed.calls); }) {
+    out.bytes = world.communication_bytes(rehearsed.meshes, rehearsed.calls);
+    if constexpr (!has_own_devices<World>)
+      out.row = shared_communication_row;
+    else if constexpr (!World::sums_in_rank_order)
+      out.row = unordered_communication_row;
+  }
+  return out;
+}
+
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
 /// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`. The options say
@@ -110,8 +125,10 @@ template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_
   requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
                                         where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
-                                                      options.explain_faults, at);
+  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(
+      world.size(), body, computes_on_of<World>, promises_of(world), options.explain_faults, at);
+  out.communication = communication_of(world, out);
+  return out;
 }
 
 /// A world whose ranks are threads of this process.
@@ -122,22 +139,24 @@ inline constexpr bool ranks_are_threads = requires { requires std::remove_cvref_
 template <class World>
 concept runs_ranks = requires(World& world, function_ref<void(rank&)> body, where at) { world.run_ranks(body, at); };
 
-/// The facts of a world before it runs bodies, with the groups of `meshes`.
+/// The facts of a world before it runs bodies, with the groups and collectives that were planned: it makes room for
+/// those.
 template <class World>
-[[nodiscard]] launched_world_facts facts_of(World& world, [[maybe_unused]] const mesh_record& meshes,
+[[nodiscard]] launched_world_facts facts_of(World& world, [[maybe_unused]] const rehearsal_result& planned,
                                             [[maybe_unused]] where at) {
+  using world_type = std::remove_cvref_t<World>;
   launched_world_facts out{.size = world.size(),
-                           .on = computes_on_of<std::remove_cvref_t<World>>,
+                           .on = computes_on_of<world_type>,
                            .promises = promises_of(world),
-                           .ranks_are_threads = belay::ranks_are_threads<World>};
+                           .ranks_are_threads = belay::ranks_are_threads<World>,
+                           .communication = communication_of<world_type>(world, planned)};
+  if constexpr (requires { world.make_room_for(planned.calls, at); }) world.make_room_for(planned.calls, at);
   if constexpr (requires { world.workspace_bytes(); }) out.workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
     out.devices.whose = device_room::of::all_ranks;
     out.devices.shared = world.available_device_memory(at);
-  } else if constexpr (requires { world.communication_bytes(meshes); }) {
+  } else if constexpr (has_own_devices<world_type>) {
     out.devices.whose = device_room::of::each_rank;
-    out.communication.bytes = world.communication_bytes(meshes);
-    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) out.communication.row = unordered_communication_row;
   }
   return out;
 }
@@ -150,7 +169,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   using rehearsed_type = rehearsed_engine_of<Kit, World>;
   using kit_streams = launch_under_way::kit_streams;
-  launch_under_way launched(facts_of(world, planned.meshes, at), planned, options, at);
+  launch_under_way launched(facts_of(world, planned, at), planned, options, at);
   launched.choose_streams(has_stream_settings<engine_type> ? kit_streams::of_settings : kit_streams::at_once);
   // Bodies have one type of rank, whatever the backend.
   if constexpr (runs_ranks<World>) {

@@ -16,6 +16,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/rehearsal.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -52,16 +53,29 @@ struct launch_options {
 /// a process, and of those that a launcher has started in that of rank 0 alone.
 void announce_rehearsal(fault_explanation faults);
 
+/// The rows of a plan that say what the communication of a rank takes of a device: of ranks that share one to the byte,
+/// over NCCL as estimated.
+inline constexpr const char* shared_communication_row = "communication";
+inline constexpr const char* communication_row = "communication, estimated";
+inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
+/// The bytes of a device that the communication of each rank takes, and the row of a plan that says so.
+struct estimated_communication {
+  std::size_t bytes = 0;
+  const char* row = communication_row;
+};
+
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
   /// The memory that each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
+  rehearsal::call_sizes calls;     // how large the collectives are that they called there
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
+  estimated_communication communication = {};  // of the world that it was rehearsed for
 
-  /// A table of the bytes that each rank leases at its peak, held against the options' budgets; a last line has the
-  /// bytes of address range that gaps between leases add.
+  /// A table of the bytes that each rank leases at its peak, and of those that it communicates over where the world is
+  /// known, held against the options' budgets; a last line has the bytes of address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -79,13 +93,6 @@ struct device_room {
   std::vector<std::size_t> by_rank = {};
 };
 
-inline constexpr const char* communication_row = "communication, estimated";
-inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
-/// The bytes of a device that the communication of each rank takes, estimated, and the row of a plan that says so.
-struct estimated_communication {
-  std::size_t bytes = 0;
-  const char* row = communication_row;
-};
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
 [[nodiscard]] BELAY_DECL rehearsal_result priced(const rehearsal_result& planned,

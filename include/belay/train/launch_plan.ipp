@@ -26,6 +26,7 @@ BELAY_DECL void announce_rehearsal(fault_explanation faults) {
 BELAY_DECL rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
   rehearsal_result out = planned;
+  out.communication = {};
   std::vector<rank_plan> plans;
   for (const rank_plan& each : planned.plan.ranks()) {
     rank_plan one = each;
@@ -41,7 +42,7 @@ BELAY_DECL checked_size memory_of(const rank_plan& plan, memory_owner whose) noe
   for (const plan_item& item : plan.items()) {
     const bool on_device = item.where_it_is == tier::device;
     if (whose == memory_owner::device)
-      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
+      all += on_device && !std::string_view(item.purpose).starts_with(shared_communication_row) ? item.capacity : 0;
     else if (on_device ? whose == memory_owner::machine
                        : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
       all += item.bytes;
@@ -97,6 +98,7 @@ BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_option
 }
 
 BELAY_DECL std::string rehearsal_result::text(const launch_options& options) const {
+  if (communication.bytes > 0) return priced(*this, communication).text(options);
   std::vector<std::string> purposes;
   std::vector<std::vector<std::uint64_t>> bytes;
   std::vector<std::string_view> tiers;

@@ -65,6 +65,7 @@ class rank_rehearsal {
   /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const;
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
+  [[nodiscard]] const rehearsal::call_sizes& calls() const noexcept { return asked_->sizes(); }
 
  private:
   void rehearse(int size, function_ref<void(belay::rank&, run_type&)> body, const run_memory& memory,

@@ -76,6 +76,7 @@ rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, typename 
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
+    out.calls.add(kind.calls());
     ++out.rehearsed;
   }
   std::vector<rank_plan> plans;

@@ -208,7 +208,7 @@ TEST_CASE("what libraries take for each rank's kit is measured, told, and kept f
   train_in(1 << 20, told);
   REQUIRE(told.size() == 2);
   for (const belay::device_usage& each : told)
-    CHECK(each == belay::device_usage{1 << 20, 0, 2048 + (1 << 16), costly_api::taken});
+    CHECK(each == belay::device_usage{1 << 20, 0, 2048 + (1 << 16), costly_api::taken, 2048 + (1 << 16)});
   // The least that serves, but for what the kits take.
   std::size_t needed = 1 << 20;
   try {

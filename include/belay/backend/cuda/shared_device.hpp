@@ -4,11 +4,14 @@
 // IWYU pragma: private, include "belay/backend/cuda/world.hpp"
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_group.hpp"
+#include "belay/comm/rehearsal.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -31,13 +35,31 @@ namespace belay::inline BELAY_ABI::cuda {
 /// The sizes of the memory that a world's ranks communicate over.
 struct communication_memory {
   /// Bytes that one rank gives its peers of a group at a time; larger operations take several rounds. A multiple of
-  /// 256.
-  std::size_t slot_bytes = std::size_t{1} << 20;
+  /// 256. Unless said here they are a group's own: what the largest collective that is planned for it needs, as a power
+  /// of two, `least` to `most`; `least` of a group that no plan knows.
+  std::optional<std::size_t> slot_bytes = {};
   /// Room for so many groups of all ranks. Groups that divide the ranks among them take the room of one.
   std::size_t groups = 8;
 
-  [[nodiscard]] std::size_t bytes(int ranks) const noexcept {
-    return (checked_size(slot_bytes) * 2 * static_cast<std::size_t>(ranks) * groups).saturated();
+  static constexpr std::size_t least = std::size_t{1} << 20, most = std::size_t{1} << 24;
+
+  /// The slots of a group in whose largest collective a rank gives its peers so many bytes.
+  [[nodiscard]] std::size_t slot_for(std::size_t given) const noexcept {
+    return slot_bytes.value_or(std::bit_ceil(std::clamp(given, least, most)));
+  }
+  /// Bytes of the device, for all ranks: two slots a rank in each group that is planned, and in others, up to `groups`.
+  [[nodiscard]] std::size_t bytes(int ranks, const rehearsal::call_sizes& planned = {}) const noexcept {
+    const std::size_t all = static_cast<std::size_t>(ranks);
+    checked_size slot_memory;
+    std::size_t places = 0;  // ranks of all planned groups
+    for (const auto& each : planned.entries()) {
+      if (each.ranks < 2) continue;
+      const std::size_t members = each.members.empty() ? all : each.members.size();
+      slot_memory += checked_size(slot_for(each.bytes)) * members;
+      places += members;
+    }
+    if (places < groups * all) slot_memory += checked_size(slot_for(0)) * (groups * all - places);
+    return (slot_memory * 2).saturated();
   }
 };
 
@@ -46,12 +68,13 @@ class shared_device {
  public:
   /// Of the calling thread too. Throws backend_error, and usage_error for slots of an odd size.
   shared_device(Api& api, int ranks, const communication_memory& sizes, where at) : sizes_(sizes) {
-    if (sizes.slot_bytes == 0 || sizes.slot_bytes % 256 != 0 || sizes.slot_bytes < 64 * static_cast<std::size_t>(ranks))
-      throw usage_error("slots of " + std::to_string(sizes.slot_bytes) +
+    const std::size_t slots = sizes.slot_for(0);
+    if (slots == 0 || slots % 256 != 0 || slots < 64 * static_cast<std::size_t>(ranks))
+      throw usage_error("slots of " + std::to_string(slots) +
                             " bytes: they are a multiple of 256, and have 64 or more for each rank",
                         at);
     for (int rank = 0; rank < ranks; ++rank) devices_.emplace_back(api, rank, at);
-    if (ranks > 1) arena_ = std::make_shared<const device_memory<Api>>(devices_.front(), sizes.bytes(ranks), at);
+    make_arena(at);
   }
   shared_device(const shared_device&) = delete;
   shared_device& operator=(const shared_device&) = delete;
@@ -59,6 +82,19 @@ class shared_device {
   [[nodiscard]] const device<Api>& of(int rank) const noexcept { return devices_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::size_t communication_bytes() const noexcept {
     return arena_ == nullptr ? 0 : arena_->size_bytes();
+  }
+  /// The bytes that each rank communicates with where those collectives are planned: its part of the arena, and what
+  /// its calls work in.
+  [[nodiscard]] std::size_t planned_bytes(const rehearsal::call_sizes& planned) const noexcept {
+    const int ranks = static_cast<int>(devices_.size());
+    const std::size_t arena = ranks == 1 ? 0 : sizes_.bytes(ranks, planned);
+    return arena / devices_.size() + device_calls<Api>::room;
+  }
+  /// Makes the arena for the groups of a plan; between runs. Throws backend_error where the device has no room.
+  void make_room_for(const rehearsal::call_sizes& planned, where at) {
+    begin_run();
+    planned_ = planned;
+    make_arena(at);
   }
 
   /// The bytes that the device has left for ranks' leases, when each rank has a kit and the memory of its calls. A kit,
@@ -93,18 +129,32 @@ class shared_device {
     const std::lock_guard lock(joining_);
     auto& found = groups_[{std::vector<int>(members.begin(), members.end()), number}];
     if (found != nullptr) return found;
-    const std::size_t bytes = members.size() == 1 ? 0 : 2 * members.size() * sizes_.slot_bytes;
+    const std::size_t slot_bytes = slots_of(members, number);
+    const std::size_t bytes = members.size() == 1 ? 0 : 2 * members.size() * slot_bytes;
     const std::size_t left = communication_bytes() - used_;
     if (bytes > left)
       throw budget_error("memory of the device for groups (communication_memory::groups)", bytes, left, at);
     std::byte* const slot_memory = bytes == 0 ? nullptr : arena_->data() + used_;
     found = std::make_shared<shared_group<Api>>(devices_.front(), static_cast<int>(members.size()), slot_memory,
-                                                sizes_.slot_bytes, arena_, at);
+                                                slot_bytes, arena_, at);
     used_ += bytes;
     return found;
   }
 
  private:
+  void make_arena(where at) {
+    const std::size_t bytes = devices_.size() == 1 ? 0 : sizes_.bytes(static_cast<int>(devices_.size()), planned_);
+    if (bytes == communication_bytes()) return;
+    arena_.reset();
+    arena_ = std::make_shared<const device_memory<Api>>(devices_.front(), bytes, at);
+  }
+  // The first group of all ranks is the world, which each rank has. What is made of the same ranks again was not
+  // planned.
+  [[nodiscard]] std::size_t slots_of(std::span<const int> members, std::size_t number) const {
+    const bool all = members.size() == devices_.size() && std::is_sorted(members.begin(), members.end());
+    if (all && number == 0) return sizes_.slot_for(planned_.of_world());
+    return sizes_.slot_for(number == (all ? 1U : 0U) ? planned_.of(members) : 0);
+  }
   [[nodiscard]] device_memory_info memory_info(where at) const {
     device_memory_info room;
     devices_.front().expect(devices_.front().api().memory_info(room), "memory_info", 0, at);
@@ -112,6 +162,7 @@ class shared_device {
   }
 
   communication_memory sizes_;
+  rehearsal::call_sizes planned_;
   device_usage usage_;
   std::deque<device<Api>> devices_;
   std::shared_ptr<const device_memory<Api>> arena_;

@@ -26,6 +26,8 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_device.hpp"
+#include "belay/comm/axis.hpp"
+#include "belay/comm/rehearsal.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
@@ -119,7 +121,7 @@ class world {
   /// Of this process.
   static constexpr bool ranks_are_threads = true;
 
-  /// Takes the memory that ranks communicate over, once. Throws backend_error where there is no device, or no room.
+  /// Takes the memory that ranks communicate over. Throws backend_error where there is no device, or no room.
   world(Api& api, Control control, const communication_memory& sizes = {}, where at = where::current())
       : control_(std::move(control)), shared_(std::make_shared<shared_device<Api>>(api, control_.size(), sizes, at)) {}
 
@@ -133,6 +135,15 @@ class world {
       rank<Api, std::remove_reference_t<decltype(control)>> self(control, shared_);
       return body(self);
     });
+  }
+
+  /// The bytes of the device that each rank communicates with where those collectives are planned, and the memory for
+  /// them; between runs. A world without a plan has what it was made with. Throws backend_error.
+  [[nodiscard]] std::size_t communication_bytes(const mesh_record&, const rehearsal::call_sizes& planned) const {
+    return shared_->planned_bytes(planned);
+  }
+  void make_room_for(const rehearsal::call_sizes& planned, where at = where::current()) const {
+    shared_->make_room_for(planned, at);
   }
 
   /// The device of rank `number`.

@@ -33,6 +33,7 @@
 #include "belay/comm/axis.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/rehearsal.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -108,7 +109,9 @@ class world {
       const auto number = static_cast<std::size_t>(control.number());
       std::optional<cuda::device<Api>>& gpu = state_->devices[number];
       gpu.emplace(*api_, control.number(), device_of(control, at), at);
-      rank_type self(control, *gpu, state_->policies[number], options_.ranks, at);
+      rank_options how = options_.ranks;
+      if (state_->workspace) how.workspace_bytes = state_->workspace;
+      rank_type self(control, *gpu, state_->policies[number], how, at);
       if constexpr (std::is_void_v<decltype(body(self))>) {
         body(self);
         self.finish(at);
@@ -127,9 +130,10 @@ class world {
   /// Bytes that a rank's kit uses beside the operands of its products, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit_type::workspace_of(*api_); }
   /// Bytes of its device that a rank communicates with, for a plan: the groups that a rehearsal has recorded are made
-  /// at launch. An estimate; the true number is measured there.
-  [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups) const noexcept {
-    checked_size all = options_.ranks.workspace_bytes + channel<Api, N>::word_bytes + cuda::device_calls<Api>::room;
+  /// at launch, and the workspace is that of the largest reduction. An estimate; the true number is measured there.
+  [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups,
+                                                const rehearsal::call_sizes& calls = {}) const noexcept {
+    checked_size all = workspace_for(calls) + channel<Api, N>::word_bytes + cuda::device_calls<Api>::room;
     if (size() == 1) return all.saturated();
     all += options_.parent_bytes;
     std::size_t made = 1;  // of all ranks
@@ -138,11 +142,20 @@ class world {
     all += checked_size(options_.group_bytes) * made;
     return all.saturated();
   }
+  /// Ranks of later runs have the workspace that those collectives need.
+  void make_room_for(const rehearsal::call_sizes& planned, where = where::current()) const {
+    state_->workspace = workspace_for(planned);
+  }
 
  private:
+  [[nodiscard]] std::size_t workspace_for(const rehearsal::call_sizes& planned) const noexcept {
+    return options_.ranks.workspace_for(sums_in_rank_order && size() > 1 ? planned.largest_reduced() : 0);
+  }
+
   struct world_state {
     std::deque<std::optional<cuda::device<Api>>> devices;  // what bodies leave behind ends after them
     std::deque<N> policies;
+    std::optional<std::size_t> workspace;  // of a plan
   };
 
   [[noreturn]] static void refuse(int devices, int ranks, const std::string& how, where at) {

@@ -129,6 +129,16 @@ struct bucket_reductions {
     if constexpr (rounds_gradients<T>) wire = wire_counts(layout, replica_groups);
   }
 
+  /// The bytes that a rank gives its peers in the reduction of a bucket that is a composite: each part counts as the
+  /// longest. Rounded gradients of a bucket that nobody owns a part of are added in equal shards, and those gathered.
+  [[nodiscard]] std::size_t wire_bytes(std::size_t number) const noexcept {
+    const auto& b = layout.buckets()[number];
+    const std::span<const std::size_t> counts = rounds_gradients<T> ? wire.sent(number) : std::span(b.counts);
+    const std::size_t longest = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+    const std::size_t gathered = b.counts.empty() ? longest * sizeof(compute_type_t<T>) : 0;
+    return greater_of(counts.size() * ((longest * sizeof(T) + 15) / 16 * 16), gathered);
+  }
+
   bucket_layout layout;
   gradient_checksums checksums;
   wire_counts wire;
@@ -191,7 +201,7 @@ struct bucket_reduction {
       static_assert(can_start_composite<Group, bucket_reduction>,
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
-      return group.start_composite(operation::all_reduce, *this, how);
+      return group.start_composite(operation::all_reduce, *this, how.giving(with->wire_bytes(number)));
     } else if constexpr (works_on_device<Group>) {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
@@ -257,7 +267,7 @@ struct shard_reduction {
   template <class Group>
     requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    return group.start_composite(operation::reduce_scatter_v, *this, order);
+    return group.start_composite(operation::reduce_scatter_v, *this, order.giving(with->wire_bytes(number)));
   }
   template <class Calls>
   void operator()(const Calls& group) const {

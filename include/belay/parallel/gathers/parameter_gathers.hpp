@@ -395,7 +395,8 @@ pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32
   std::uint64_t place = 0;
   if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
   const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
+  const std::size_t longest = b.counts.empty() ? 0 : *std::max_element(b.counts.begin(), b.counts.end());
+  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept).giving(longest * sizeof(T)));
 }
 
 template <class T, class Group>
