@@ -148,10 +148,10 @@ class group : public group_operations<group> {
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
-  std::shared_ptr<call_sizes> sizes_;
-  std::size_t entry_ = 0;  // in them
   axes shape_;                           // of the mesh that it is a group of
   std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
+  std::shared_ptr<call_sizes> sizes_;
+  std::size_t entry_ = 0;
 };
 
 /// Rank `number` of a world of `size` that does not exist.
@@ -169,9 +169,7 @@ class rank {
   [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const {
-    return asking({all_ranks_, number_, promises_}, {.ranks = size()});
-  }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}, {.ranks = size()}); }
   /// Its place in a mesh.
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.

@@ -109,9 +109,7 @@ BELAY_DECL void group::note(operation what, std::size_t bytes) const noexcept {
   if (sizes_ != nullptr && size() > 1) sizes_->note(entry_, bytes, adds ? bytes : 0);
 }
 
-BELAY_DECL void group::note(const op_call& call) const noexcept {
-  note(call.what(), given_by(call, members_.size()));
-}
+BELAY_DECL void group::note(const op_call& call) const noexcept { note(call.what(), given_by(call, members_.size())); }
 
 BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
     : number_(number), size_(size), promises_(promises) {

@@ -125,8 +125,8 @@ template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_
   requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
                                         where at = where::current()) {
-  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(
-      world.size(), body, computes_on_of<World>, promises_of(world), options.explain_faults, at);
+  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>,
+                                                                      promises_of(world), options.explain_faults, at);
   out.communication = communication_of(world, out);
   return out;
 }

@@ -72,7 +72,9 @@ struct rehearsal_result {
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
   rehearsal::call_sizes calls;     // how large the collectives are that they called there
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
-  estimated_communication communication = {};  // of the world that it was rehearsed for
+
+  /// The memory that ranks of the world it was rehearsed for communicate over; of no world none.
+  estimated_communication communication = {};
 
   /// A table of the bytes that each rank leases at its peak, and of those that it communicates over where the world is
   /// known, held against the options' budgets; a last line has the bytes of address range that gaps between leases add.

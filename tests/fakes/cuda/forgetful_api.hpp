@@ -14,9 +14,9 @@
 
 namespace fakes {
 
-// The n-th of all waits of streams, or those for its own rank's streams, or its peers'; or those of the host in the
-// communication threads of ranks; or the n-th for an event of a capture.
-enum class forgets : std::uint8_t { nothing, one, own, peers, counts, captured };
+// The n-th of all waits of streams, or those for its own rank's streams, or its peers', or each rank's n-th for those;
+// or those of the host in the communication threads of ranks; or the n-th for an event of a capture.
+enum class forgets : std::uint8_t { nothing, one, own, peers, each_for_peers, counts, captured };
 
 class forgetful_api : public device_api {
  public:
@@ -39,7 +39,10 @@ class forgetful_api : public device_api {
     if (of == nullptr || of == on || which->at.number == 0) return device_api::wait(on, which);  // nothing is before it
     const std::lock_guard lock(forgetting_);
     const forgets kind = maker_[of] == maker_[on] ? forgets::own : forgets::peers;
-    const bool left_out = ++waits_ == which_ ? what_ == forgets::one : what_ == kind;
+    bool left_out = ++waits_ == which_ ? what_ == forgets::one : what_ == kind;
+    if (kind == forgets::peers && ++waits_for_peers_[maker_[on]] == which_)
+      left_out = left_out || what_ == forgets::each_for_peers;
+    left_out_ += left_out ? 1 : 0;
     return left_out ? status_type() : device_api::wait(on, which);
   }
   status_type query(event_type which, bool& reached) {
@@ -53,6 +56,7 @@ class forgetful_api : public device_api {
     return {};
   }
   [[nodiscard]] std::uint64_t waits() const { return waits_; }
+  [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
   [[nodiscard]] std::uint64_t captured_waits() const { return captured_waits_; }
 
  private:
@@ -66,7 +70,8 @@ class forgetful_api : public device_api {
   std::mutex forgetting_;
   std::map<stream_type, std::thread::id> maker_;
   std::set<std::thread::id> makers_;
-  std::uint64_t waits_ = 0, captured_waits_ = 0;
+  std::map<std::thread::id, std::uint64_t> waits_for_peers_;  // by the rank that waits
+  std::uint64_t waits_ = 0, captured_waits_ = 0, left_out_ = 0;
 };
 static_assert(belay::cuda::device_api<forgetful_api>);
 

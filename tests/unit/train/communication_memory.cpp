@@ -41,8 +41,7 @@ struct counted_rounds {
   const belay::group* over;
 
   std::size_t of(const auto& call) const {
-    return 1 + (records_of(call) - records_of([&] { over->barrier(); })) /
-                   (2 * static_cast<std::size_t>(over->size()));
+    return 1 + (records_of(call) - records_of([&] { over->barrier(); })) / (2 * static_cast<std::size_t>(over->size()));
   }
   std::size_t records_of(const auto& call) const {
     over->control().barrier();

@@ -62,7 +62,8 @@ class group_member {
         members_(members.begin(), members.end()),
         rank_(static_cast<std::size_t>(rank)),
         sent_(members.size()),
-        taken_(members.size()) {}
+        taken_(members.size()),
+        given_(members.size()) {}
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
@@ -73,6 +74,9 @@ class group_member {
   /// For the operation that runs: what it sends to each rank, or to all, and where it puts what each has sent.
   [[nodiscard]] std::span<piece> sent() noexcept { return sent_; }
   [[nodiscard]] std::span<piece> taken() noexcept { return taken_; }
+
+  /// For one that reads peers' buffers where they are: what rank q gives, and where it makes what others take of it.
+  [[nodiscard]] std::span<given_buffers> given() noexcept { return given_; }
 
   /// For the transfers of a lane.
   [[nodiscard]] std::vector<parcel<Api>>& parcels(lane of) noexcept { return parcels_[index(of)]; }
@@ -123,6 +127,7 @@ class group_member {
   std::vector<int> members_;
   std::size_t rank_;
   std::vector<piece> sent_, taken_;
+  std::vector<given_buffers> given_;
   std::array<std::vector<parcel<Api>>, lane_count> parcels_;
   std::array<std::vector<const p2p*>, lane_count> receives_;
   std::uint64_t round_ = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A reduction as a kernel of one element, or of those of 16 bytes: what the ranks of a group have in their slots, added
-// in rank order. There is one kernel for each type; which reduction it is it learns when it runs, once for each element
-// and not for each rank.
+// A reduction as a kernel of one element, or of those of 16 bytes: what the ranks of a group have in their slots, or in
+// their own buffers, added in rank order. There is one kernel for each type; which reduction it is it learns when it
+// runs, once for each element and not for each rank.
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
@@ -21,17 +21,25 @@
 namespace belay::inline BELAY_ABI::cuda {
 
 /// Where ranks' elements lie: slot q begins `stride` bytes after slot q - 1. Those of rank `me` lie at `own` instead,
-/// where that is not null.
+/// where that is not null. Without a first slot those of rank q lie at `given[q]`.
 struct slots_of_ranks {
   const std::byte* first;
   std::size_t stride;
   int ranks;
   const std::byte* own = nullptr;
   int me = -1;
+
+  static constexpr int most_given = 16;  // a kernel keeps the addresses by value
+  const std::byte* given[most_given] = {};
+
+  [[nodiscard]] BELAY_HD const std::byte* of(int q) const {
+    if (q == me) return own;
+    return first == nullptr ? given[q] : first + static_cast<std::size_t>(q) * stride;
+  }
 };
 
 /// out[i] = ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded once, as `reduce_elements` of the host does it. `out`
-/// is in no slot; it may be `own`.
+/// is in no slot; it may be what rank `me`, or this rank, has.
 template <reducible T>
 struct reduced_slots {
   slots_of_ranks from;
@@ -43,9 +51,9 @@ struct reduced_slots {
   /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = kernel::pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
-    return kernel::are_packs<indices_of_pack>(out, reinterpret_cast<const T*>(from.first),
-                                              reinterpret_cast<const T*>(from.own)) &&
-           from.stride % alignof(kernel::pack_of<T, indices_of_pack>) == 0;
+    for (int q = 0; q < from.ranks; ++q)
+      if (!kernel::are_packs<indices_of_pack>(out, slot(q))) return false;
+    return true;
   }
   BELAY_HD void pack(std::size_t i) const { reduce<indices_of_pack>(i); }
 
@@ -77,10 +85,7 @@ struct reduced_slots {
     }
     kernel::store_pack(some, out, i);
   }
-  [[nodiscard]] BELAY_HD const T* slot(int q) const {
-    const std::byte* const place = q == from.me ? from.own : from.first + static_cast<std::size_t>(q) * from.stride;
-    return reinterpret_cast<const T*>(place);
-  }
+  [[nodiscard]] BELAY_HD const T* slot(int q) const { return reinterpret_cast<const T*>(from.of(q)); }
 };
 
 /// Calls `f` with an element of the type that `code` is of, which can be reduced. False where it is none.

@@ -2,7 +2,8 @@
 //
 // The collectives of ranks that share a device, as one of them queues them. In each round the rank copies what it sends
 // into its slot, meets the others, and copies or adds what it needs of their slots: all in the order of one stream,
-// which waits for what the peers have recorded. So a buffer is touched by its own rank's stream alone. Reductions have
+// which waits for what the peers have recorded. Large reductions and gathers are read from peers' buffers where they
+// are: ranks meet once more then, and a rank's stream waits for its readers before the operation ends. Reductions have
 // the bits of the host's.
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
@@ -73,12 +74,55 @@ class shared_rounds {
     });
   }
 
+  /// Whether peers' buffers are read where they are, in a collective that needs `meetings` for that. Nothing is staged
+  /// then, and it is done where rounds would meet as often: a meeting takes about as long as 10 MiB a rank that are not
+  /// staged (docs/explanation/shared_device.md). Ranks that call the same decide the same.
+  [[nodiscard]] bool reads_buffers(std::size_t pieces, std::size_t longest, std::size_t meetings) const noexcept {
+    if (size() == 1 || size() > slots_of_ranks::most_given) return false;
+    const std::size_t room = room_of(pieces);
+    return longest / room + (longest % room == 0 ? 0 : 1) >= meetings;
+  }
+  /// Lets peers read `mine`, and waits until what they let this rank read is there: `peers()[q]`, until `end_reads`.
+  void begin_reads(const fingerprint& print, const given_buffers& mine) const {
+    const std::size_t turn = member_->turn();
+    member_->call_of(static_cast<int>(rank())).given = mine;
+    record(member_->shared().filled(turn, rank()));
+    meet(print);
+    static_cast<void>(compare_counts(print));
+    for (std::size_t q = 0; q < peers().size(); ++q) peers()[q] = member_->call_of(static_cast<int>(q)).given;
+    wait_for_peers([&](std::size_t q) { return member_->shared().filled(turn, q); });
+  }
+  /// Waits until all have read, and made, what was queued since the last meeting.
+  void meet_readers(const fingerprint& print) const {
+    const std::size_t turn = member_->turn();
+    record(member_->shared().emptied(turn, rank()));
+    member_->end_round();
+    meet(print);
+    wait_for_peers([&](std::size_t q) { return member_->shared().emptied(turn, q); });
+  }
+  void end_reads(const fingerprint& print) const {
+    meet_readers(print);
+    member_->end_round();
+  }
+  [[nodiscard]] std::span<given_buffers> peers() const noexcept { return member_->given(); }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (to != from) stream_->copy(to, from, bytes, at_);
+  }
+
  private:
+  [[nodiscard]] std::size_t room_of(std::size_t pieces) const noexcept {
+    return member_->shared().slot_bytes() / pieces / 16 * 16;
+  }
+  template <class Event>
+  void wait_for_peers(const Event& event) const {
+    for (std::size_t q = 0; q < static_cast<std::size_t>(size()); ++q)
+      if (q != rank()) wait(event(q));
+  }
   template <class Take>
   void rounds(const fingerprint& print, std::size_t pieces, std::size_t place, std::size_t longest,
               const Take& take) const {
     shared_group<Api>& shared = member_->shared();
-    const std::size_t room = shared.slot_bytes() / pieces / 16 * 16;
+    const std::size_t room = room_of(pieces);
     std::size_t first = 0;
     do {
       const std::size_t turn = member_->turn();
@@ -90,8 +134,7 @@ class shared_rounds {
       record(shared.filled(turn, rank()));
       meet(print);
       if (first == 0) longest = greater_of(longest, compare_counts(print));
-      for (int q = 0; q < size(); ++q)
-        if (static_cast<std::size_t>(q) != rank()) wait(shared.filled(turn, static_cast<std::size_t>(q)));
+      wait_for_peers([&](std::size_t q) { return shared.filled(turn, q); });
       take(first, room, shared.slot(turn, 0) + place * room);
       record(shared.emptied(turn, rank()));
       member_->end_round();
@@ -119,9 +162,6 @@ class shared_rounds {
     return most * print.type.bytes;
   }
 
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-    if (to != from) stream_->copy(to, from, bytes, at_);
-  }
   // How much of a piece is in the round of bytes [first, first + most).
   [[nodiscard]] static std::size_t part_of(const piece& whole, std::size_t first, std::size_t most) noexcept {
     return whole.bytes <= first ? 0 : lesser_of(most, whole.bytes - first);
@@ -172,10 +212,54 @@ void reduce_into(const auto& rounds, const op_call& call, const fingerprint& pri
                 });
 }
 
+// Adds what all ranks give at `offset` in one pass, in rank order, into `out`.
+void reduce_given(const auto& rounds, const op_call& call, std::size_t offset, piece out) {
+  if (out.bytes == 0) return;
+  slots_of_ranks from{nullptr, 0, rounds.size()};
+  for (std::size_t q = 0; q < rounds.peers().size(); ++q) from.given[q] = rounds.peers()[q].in + offset;
+  reduce_slots(rounds.stream(), call, from, out.first, out.bytes / call.element_bytes());
+}
+void reduce_scatter_given(const auto& rounds, const op_call& call, const fingerprint& print, std::size_t offset,
+                          piece out) {
+  rounds.begin_reads(print, {call.in, nullptr});
+  reduce_given(rounds, call, offset, out);
+  rounds.end_reads(print);
+}
+// Each rank adds its part of all, which nobody else reads of its buffers then, and takes the others' parts when they
+// are made.
+void all_reduce_given(const auto& rounds, const op_call& call) {
+  const fingerprint print = call.print(call.in_count);
+  const std::size_t bytes = call.in_bytes(), ranks = rounds.peers().size();
+  const std::size_t each = (bytes / ranks + 16) / 16 * 16;
+  const auto part = [&](std::size_t q) {
+    const std::size_t first = lesser_of(q * each, bytes);
+    return piece{call.out + first, lesser_of(each, bytes - first)};
+  };
+  const auto offset = [&](const piece& of) { return static_cast<std::size_t>(of.first - call.out); };
+  const piece mine = part(rounds.rank());
+  rounds.begin_reads(print, {call.in, call.out});
+  reduce_given(rounds, call, offset(mine), mine);
+  rounds.meet_readers(print);
+  for (std::size_t q = 0; q < ranks; ++q)
+    if (const piece theirs = part(q); theirs.bytes > 0)
+      rounds.copy(theirs.first, rounds.peers()[q].out + offset(theirs), theirs.bytes);
+  rounds.end_reads(print);
+}
+// Takes what each rank gives.
+void gather_given(const auto& rounds, const fingerprint& print, const std::byte* mine, std::span<const piece> taken) {
+  rounds.begin_reads(print, {mine, nullptr});
+  for (std::size_t q = 0; q < taken.size(); ++q)
+    if (taken[q].bytes > 0) rounds.copy(taken[q].first, rounds.peers()[q].in, taken[q].bytes);
+  rounds.end_reads(print);
+}
+
 void run_reduction(const auto& rounds, const op_call& call) {
   const std::size_t own = rounds.rank();
   switch (call.what()) {
     case operation::reduce_scatter:
+      if (rounds.reads_buffers(rounds.sent().size(), call.out_bytes(), 2))
+        return reduce_scatter_given(rounds, call, call.print(call.out_count), own * call.out_bytes(),
+                                    piece_of(call.out, call.out_bytes()));
       divide_evenly(rounds.sent(), call.in, call.out_bytes());
       return reduce_into(rounds, call, call.print(call.out_count), rounds.sent().size(), own, call.out_bytes(),
                          piece_of(call.out, call.out_bytes()));
@@ -183,9 +267,15 @@ void run_reduction(const auto& rounds, const op_call& call) {
       rounds.note_counts(call.parts(), call.parts());
       divide(rounds.sent(), call.in, call.parts(), call.element_bytes());
       const piece mine = rounds.sent()[own];
-      return reduce_into(rounds, call, call.print(call.in_count, shape_of(call.parts())), call.parts().size(), own,
-                         longest_of(call.parts(), call.element_bytes()), mine);
+      const fingerprint print = call.print(call.in_count, shape_of(call.parts()));
+      const std::size_t longest = longest_of(call.parts(), call.element_bytes());
+      if (rounds.reads_buffers(call.parts().size(), longest, 2))
+        return reduce_scatter_given(rounds, call, print, static_cast<std::size_t>(mine.first - call.in), mine);
+      return reduce_into(rounds, call, print, call.parts().size(), own, longest, mine);
     }
+    case operation::all_reduce:
+      if (rounds.reads_buffers(1, call.in_bytes(), 3)) return all_reduce_given(rounds, call);
+      [[fallthrough]];
     default: {
       const bool takes = call.what() != operation::reduce || static_cast<std::size_t>(call.root) == own;
       rounds.sent()[0] = piece_of(call.in, call.in_bytes());
@@ -199,6 +289,8 @@ void run_gather(const auto& rounds, const op_call& call) {
   take_nothing(rounds.taken());
   if (call.what() == operation::all_gather || static_cast<std::size_t>(call.root) == rounds.rank())
     divide_evenly(rounds.taken(), call.out, call.in_bytes());
+  if (call.what() == operation::all_gather && rounds.reads_buffers(1, call.in_bytes(), 2))
+    return gather_given(rounds, call.print(call.in_count), call.in, rounds.taken());
   rounds.sent()[0] = piece_of(call.in, call.in_bytes());
   rounds.move(call.print(call.in_count), 1, 0, call.in_bytes());
 }
@@ -207,7 +299,10 @@ void run_all_gather_v(const auto& rounds, const op_call& call) {
   divide(rounds.taken(), call.out, call.parts(), call.element_bytes());
   rounds.sent()[0] = std::exchange(rounds.taken()[rounds.rank()], {});
   if (rounds.size() == 1) return;
-  rounds.move(call.print(call.in_count, shape_of(call.parts())), 1, 0, longest_of(call.parts(), call.element_bytes()));
+  const fingerprint print = call.print(call.in_count, shape_of(call.parts()));
+  const std::size_t longest = longest_of(call.parts(), call.element_bytes());
+  if (rounds.reads_buffers(1, longest, 2)) return gather_given(rounds, print, rounds.sent()[0].first, rounds.taken());
+  rounds.move(print, 1, 0, longest);
 }
 void run_all_to_all(const auto& rounds, const op_call& call) {
   const std::size_t each = call.in_bytes() / rounds.sent().size();

@@ -91,10 +91,18 @@ struct meeting_of<Api> {
   using type = typename Api::meeting_type;
 };
 
+/// The buffers that a rank lets its peers read where they lie: its input, and the output that it makes a part of.
+struct given_buffers {
+  const std::byte* in = nullptr;
+  const std::byte* out = nullptr;
+};
+
 /// Every rank has two slots, which it uses in turns: it fills one, records `filled`, and all ranks meet; who reads it
 /// waits for that event, and records `emptied` afterwards. A rank fills a slot again two rounds later: it has met its
 /// peers in between, so their `emptied` is recorded by then, and its streams wait for it. An event is recorded again
-/// only after all who wait for the earlier place have queued that.
+/// only after all who wait for the earlier place have queued that. Where peers read a rank's buffers, those take the
+/// place of its slot: `filled` says that they hold what is read, `emptied` that a peer has read, and all meet again to
+/// hand that over.
 template <device_api Api>
 class shared_group {
  public:
@@ -106,6 +114,7 @@ class shared_group {
     fingerprint print;
     where at;
     std::vector<std::size_t> sent, expected;
+    given_buffers given = {};
   };
 
   /// `slots` has 2 x `size` slots of `slot_bytes` each in `memory`.
@@ -117,7 +126,7 @@ class shared_group {
         slots_(slot_memory),
         slot_bytes_(slot_bytes),
         given_(size_),
-        calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}),
+        calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_), {}}),
         meeting_(on.api()) {
     events_.reserve(kinds * size_);
     try {
