@@ -8032,10 +8032,10 @@ class group : public group_operations<group> {
   group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
-  std::shared_ptr<call_sizes> sizes_;
-  std::size_t entry_ = 0;  // in them
   axes shape_;                           // of the mesh that it is a group of
   std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
+  std::shared_ptr<call_sizes> sizes_;
+  std::size_t entry_ = 0;
 };
 
 /// Rank `number` of a world of `size` that does not exist.
@@ -8053,9 +8053,7 @@ class rank {
   [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const {
-    return asking({all_ranks_, number_, promises_}, {.ranks = size()});
-  }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}, {.ranks = size()}); }
   /// Its place in a mesh.
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
@@ -8187,9 +8185,7 @@ BELAY_DECL void group::note(operation what, std::size_t bytes) const noexcept {
   if (sizes_ != nullptr && size() > 1) sizes_->note(entry_, bytes, adds ? bytes : 0);
 }
 
-BELAY_DECL void group::note(const op_call& call) const noexcept {
-  note(call.what(), given_by(call, members_.size()));
-}
+BELAY_DECL void group::note(const op_call& call) const noexcept { note(call.what(), given_by(call, members_.size())); }
 
 BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
     : number_(number), size_(size), promises_(promises) {
@@ -20696,6 +20692,11 @@ class call_listener {
  public:
   virtual void begin(const call_under_way& now) noexcept = 0;
   virtual void end() noexcept = 0;
+  /// A part of step `step`, in which no layer is called, is launched as a graph.
+  virtual void begin_launch(const char* part, std::uint64_t step) noexcept {
+    static_cast<void>(part), static_cast<void>(step);
+  }
+  virtual void end_launch() noexcept {}
 
  protected:
   ~call_listener() = default;
@@ -20769,6 +20770,23 @@ class call_spans {
     std::optional<queued_span<Stream>> traced_;
   };
 
+  /// The launch of a graph while it exists.
+  class launch_mark {
+   public:
+    /// Tells the listener of it.
+    launch_mark(const call_spans& owner, const char* part, std::uint64_t step) noexcept : told_(owner.listener_) {
+      if (told_ != nullptr) told_->begin_launch(part, step);
+    }
+    launch_mark(const launch_mark&) = delete;
+    launch_mark& operator=(const launch_mark&) = delete;
+    ~launch_mark() {
+      if (told_ != nullptr) told_->end_launch();
+    }
+
+   private:
+    call_listener* told_;
+  };
+
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -20795,6 +20813,10 @@ class switched_watch {
   [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
   /// `listener`, which outlives the steps, is told of layers' calls from now on.
   void tell_calls(call_listener& listener) noexcept { spans_.tell_calls(listener); }
+  /// The launch of a graph, which the listener is told of, while that exists.
+  [[nodiscard]] typename call_spans<Stream>::launch_mark mark_launch(const char* part, std::uint64_t step) noexcept {
+    return {spans_, part, step};
+  }
 
   /// `bytes` from `first` are addresses without memory until `end`, where faults are explained.
   void begin(const std::byte* first, std::size_t bytes, where at) {
@@ -44116,7 +44138,9 @@ struct rehearsal_result {
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
   rehearsal::call_sizes calls;     // how large the collectives are that they called there
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
-  estimated_communication communication = {};  // of the world that it was rehearsed for
+
+  /// The memory that ranks of the world it was rehearsed for communicate over; of no world none.
+  estimated_communication communication = {};
 
   /// A table of the bytes that each rank leases at its peak, and of those that it communicates over where the world is
   /// known, held against the options' budgets; a last line has the bytes of address range that gaps between leases add.
@@ -46691,8 +46715,8 @@ template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_
   requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
                                         where at = where::current()) {
-  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(
-      world.size(), body, computes_on_of<World>, promises_of(world), options.explain_faults, at);
+  rehearsal_result out = rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>,
+                                                                      promises_of(world), options.explain_faults, at);
   out.communication = communication_of(world, out);
   return out;
 }
@@ -47252,17 +47276,6 @@ class captured_part {
     queued_ = false;
   }
 
-  /// Does what `queue()` does, in the order of the stream.
-  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
-    const turn now = next(version);
-    if (now == turn::queued) {
-      queue();
-      return note_queued();
-    }
-    if (now == turn::captured) capture(stream, queue, at);
-    launch(stream, at);
-  }
-
  private:
   std::optional<typename Stream::graph_type> graph_;
   std::uint64_t version_ = 0;
@@ -47363,9 +47376,24 @@ class step_graphs final : private update_observer {
   }
 
   // While spans are taken, what is queued is; a graph has none.
-  void queue_part(part_type& part, function_ref<void()> queue, where at) {
+  void queue_part(part_type& part, const char* name, function_ref<void()> queue, where at) {
     if (engine().spans() != nullptr) return queue();
-    part.run(engine().compute(), version(), queue, at);
+    using turn = typename part_type::turn;
+    const turn now = part.next(version());
+    if (now == turn::queued) {
+      queue();
+      return part.note_queued();
+    }
+    if (now == turn::captured) part.capture(engine().compute(), queue, at);
+    launch(part, name, at);
+  }
+  void launch(part_type& part, const char* name, where at) {
+    if constexpr (requires { engine().watch().mark_launch(name, std::uint64_t{}); }) {
+      const auto told = engine().watch().mark_launch(name, engine().step_number());
+      part.launch(engine().compute(), at);
+    } else {
+      part.launch(engine().compute(), at);
+    }
   }
   void run_in_turn(function_ref<void()> body, where at) {
     if (engine().spans() != nullptr) return store_->begin_body(at), body();
@@ -47395,7 +47423,7 @@ class step_graphs final : private update_observer {
       recorded_ = buckets.contributions();
     }
     ++launches_;
-    body_.launch(compute, at);
+    launch(body_, "micro-batches", at);
   }
   // Work of the host between copies, such as that of a file.
   [[nodiscard]] std::uint64_t host_transfers() const {
@@ -47437,14 +47465,14 @@ class step_graphs final : private update_observer {
     if constexpr (can_capture) {
       auto& all = *store_->division();
       const auto division = [&all] { all.queue_division(); };
-      all.divide(scale, at, [&] { queue_part(finish_, division, at); });
+      all.divide(scale, at, [&] { queue_part(finish_, "division and norm of gradients", division, at); });
     }
   }
   [[nodiscard]] std::span<const double> squares(where at) override { return store_->division()->squares(at); }
   // Another optimizer of the store is not in the graph.
   void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
-      if (optimizer == optimizer_) return queue_part(update_, queue, at);
+      if (optimizer == optimizer_) return queue_part(update_, "update", queue, at);
     }
     queue();
   }

@@ -31,6 +31,11 @@ class call_listener {
  public:
   virtual void begin(const call_under_way& now) noexcept = 0;
   virtual void end() noexcept = 0;
+  /// A part of step `step`, in which no layer is called, is launched as a graph.
+  virtual void begin_launch(const char* part, std::uint64_t step) noexcept {
+    static_cast<void>(part), static_cast<void>(step);
+  }
+  virtual void end_launch() noexcept {}
 
  protected:
   ~call_listener() = default;
@@ -104,6 +109,23 @@ class call_spans {
     std::optional<queued_span<Stream>> traced_;
   };
 
+  /// The launch of a graph while it exists.
+  class launch_mark {
+   public:
+    /// Tells the listener of it.
+    launch_mark(const call_spans& owner, const char* part, std::uint64_t step) noexcept : told_(owner.listener_) {
+      if (told_ != nullptr) told_->begin_launch(part, step);
+    }
+    launch_mark(const launch_mark&) = delete;
+    launch_mark& operator=(const launch_mark&) = delete;
+    ~launch_mark() {
+      if (told_ != nullptr) told_->end_launch();
+    }
+
+   private:
+    call_listener* told_;
+  };
+
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -130,6 +152,10 @@ class switched_watch {
   [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
   /// `listener`, which outlives the steps, is told of layers' calls from now on.
   void tell_calls(call_listener& listener) noexcept { spans_.tell_calls(listener); }
+  /// The launch of a graph, which the listener is told of, while that exists.
+  [[nodiscard]] typename call_spans<Stream>::launch_mark mark_launch(const char* part, std::uint64_t step) noexcept {
+    return {spans_, part, step};
+  }
 
   /// `bytes` from `first` are addresses without memory until `end`, where faults are explained.
   void begin(const std::byte* first, std::size_t bytes, where at) {

@@ -83,17 +83,6 @@ class captured_part {
     queued_ = false;
   }
 
-  /// Does what `queue()` does, in the order of the stream.
-  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
-    const turn now = next(version);
-    if (now == turn::queued) {
-      queue();
-      return note_queued();
-    }
-    if (now == turn::captured) capture(stream, queue, at);
-    launch(stream, at);
-  }
-
  private:
   std::optional<typename Stream::graph_type> graph_;
   std::uint64_t version_ = 0;
@@ -194,9 +183,24 @@ class step_graphs final : private update_observer {
   }
 
   // While spans are taken, what is queued is; a graph has none.
-  void queue_part(part_type& part, function_ref<void()> queue, where at) {
+  void queue_part(part_type& part, const char* name, function_ref<void()> queue, where at) {
     if (engine().spans() != nullptr) return queue();
-    part.run(engine().compute(), version(), queue, at);
+    using turn = typename part_type::turn;
+    const turn now = part.next(version());
+    if (now == turn::queued) {
+      queue();
+      return part.note_queued();
+    }
+    if (now == turn::captured) part.capture(engine().compute(), queue, at);
+    launch(part, name, at);
+  }
+  void launch(part_type& part, const char* name, where at) {
+    if constexpr (requires { engine().watch().mark_launch(name, std::uint64_t{}); }) {
+      const auto told = engine().watch().mark_launch(name, engine().step_number());
+      part.launch(engine().compute(), at);
+    } else {
+      part.launch(engine().compute(), at);
+    }
   }
   void run_in_turn(function_ref<void()> body, where at) {
     if (engine().spans() != nullptr) return store_->begin_body(at), body();
@@ -226,7 +230,7 @@ class step_graphs final : private update_observer {
       recorded_ = buckets.contributions();
     }
     ++launches_;
-    body_.launch(compute, at);
+    launch(body_, "micro-batches", at);
   }
   // Work of the host between copies, such as that of a file.
   [[nodiscard]] std::uint64_t host_transfers() const {
@@ -268,14 +272,14 @@ class step_graphs final : private update_observer {
     if constexpr (can_capture) {
       auto& all = *store_->division();
       const auto division = [&all] { all.queue_division(); };
-      all.divide(scale, at, [&] { queue_part(finish_, division, at); });
+      all.divide(scale, at, [&] { queue_part(finish_, "division and norm of gradients", division, at); });
     }
   }
   [[nodiscard]] std::span<const double> squares(where at) override { return store_->division()->squares(at); }
   // Another optimizer of the store is not in the graph.
   void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
     if constexpr (can_capture) {
-      if (optimizer == optimizer_) return queue_part(update_, queue, at);
+      if (optimizer == optimizer_) return queue_part(update_, "update", queue, at);
     }
     queue();
   }

@@ -113,7 +113,7 @@ TEST_CASE("one collective of a planned bucket is one round, up to 16 MiB a rank,
     for (const std::size_t bytes : {0 * mib, std::size_t{4}, std::size_t{4 * 1023}, mib, mib + 4, 3 * mib, 16 * mib}) {
       CAPTURE(ranks);
       CAPTURE(bytes);
-      if (bytes == 16 * mib && ranks == 3) continue;  // parts of 3 are longer in all
+      if (bytes > 3 * mib && ranks == 3) continue;  // parts of 3 are longer in all
       counting_api api;
       std::size_t sum = 0, broadcast = 0;
       belay::launch(belay::cuda::world(api, belay::host::world(ranks)),

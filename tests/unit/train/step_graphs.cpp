@@ -189,6 +189,27 @@ TEST_CASE("from the third step on a device is asked for copies, launches and eve
   CHECK(std::count(from(3), from(4), "copy") == 5);  // batch, findings twice, divisor, scalars
 }
 
+TEST_CASE("a listener is told of each launch with the number of its step, and of layers where they are called") {
+  struct launches_told final : belay::call_listener {
+    void begin(const belay::call_under_way&) noexcept override { ++calls; }
+    void end() noexcept override { ++calls; }
+    void begin_launch(const char* part, std::uint64_t step) noexcept override {
+      told.push_back("step " + std::to_string(step) + ": " + part);
+    }
+    void end_launch() noexcept override { told.push_back("over"); }
+    std::vector<std::string> told;
+    std::size_t calls = 0;
+  } listener;
+  const record got = on_device<float>({.steps = 4, .told = &listener}, {work_order::late});
+  CHECK(got.launches == 3);
+  std::vector<std::string> expected;
+  for (const char* step : {"step 2: ", "step 3: ", "step 4: "})
+    for (const char* part : {"micro-batches", "division and norm of gradients", "update"})
+      expected.insert(expected.end(), {std::string(step) + part, "over"});
+  CHECK(listener.told == expected);
+  CHECK(listener.calls > 0);
+}
+
 TEST_CASE("a backward that is forgotten in what is captured is named as in a commit") {
   for (const std::size_t step : {std::size_t{1}, std::size_t{2}}) {
     const std::string said = refusal({.loses_in = step});

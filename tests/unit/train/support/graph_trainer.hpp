@@ -46,6 +46,8 @@ struct trial {
   std::size_t hidden = 9;       // of the network
   bool keeps_gradient = false;  // the body keeps memory of the step
   bool runs_late = false;       // the body comes after a forward of the step
+  // Told of rank 0's calls and launches.
+  belay::call_listener* told = nullptr;
 };
 struct record {
   std::vector<double> losses, norms;
@@ -92,6 +94,8 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     const std::size_t elements = 2 * batch_elements + 1;
     const std::span<float> batch = run.template lease<float>(belay::tier::device, elements, "batches");
     const std::span<float> staged = run.template lease<float>(belay::tier::pinned, elements, "batches");
+    if constexpr (requires(belay::call_listener& told) { run.engine().watch().tell_calls(told); })
+      if (what.told != nullptr && !rehearsing && rank.number() == 0) run.engine().watch().tell_calls(*what.told);
     std::size_t tries = 0;
     const auto own = static_cast<std::size_t>(rank.number());
     const auto replicas = static_cast<std::size_t>(axes.data);
