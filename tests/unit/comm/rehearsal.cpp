@@ -52,3 +52,27 @@ TEST_CASE("a rank outside of its world is refused") {
   const std::vector<int> others{0, 2};
   CHECK_THROWS_AS((void)rank.group(others), belay::usage_error);
 }
+
+TEST_CASE("a rehearsal notes what a rank gives its peers in the largest collective of each group") {
+  const belay::rehearsal::rank rank{1, 4};
+  const std::vector<int> pair{1, 3}, other_pair{0, 2}, neighbours{0, 1}, named{0, 1, 2}, alone{1};
+  const auto along = rank.group_along(pair, {.data = 2, .expert = 2}, belay::axis::data);
+  const auto three = rank.group(named);
+  const std::span<float> memory(reinterpret_cast<float*>(64), 3000);
+  rank.world().broadcast(memory.first(10), 0);
+  along.all_reduce(memory.first(101), belay::sum);  // in parts of whole packs
+  along.start_all_gather(memory.first(50), memory.first(100)).wait();
+  three.reduce_scatter(memory.first(9), memory.first(3), belay::sum);
+  three
+      .start_composite(
+          belay::operation::all_to_all_v, [](const auto&) {}, belay::start_order(belay::where::current()).giving(5000))
+      .wait();
+  rank.group(alone).all_reduce(memory, belay::sum);
+  CHECK(rank.sizes().of_world() == 40);
+  CHECK(rank.sizes().of(pair) == 2 * 208);
+  CHECK(rank.sizes().of(other_pair) == 2 * 208);  // as made along that axis by other ranks
+  CHECK(rank.sizes().of(neighbours) == 0);
+  CHECK(rank.sizes().of(named) == 5000);
+  CHECK(rank.sizes().of(alone) == 0);
+  CHECK(rank.sizes().largest_reduced() == 2 * 208);
+}
