@@ -171,6 +171,19 @@ TEST_CASE("the plan of ranks that share a device has what they communicate over,
   CHECK(api.empty());
 }
 
+TEST_CASE("what ranks would communicate over is held against the device before it is made, and a refusal says so") {
+  counting_api api({.memory = 64 * mib});
+  std::size_t sum = 0, broadcast = 0;
+  const belay::cuda::world world(api, belay::host::world(2));
+  const auto launch = [&](std::size_t bytes) {
+    belay::launch(world, talking{&api, bytes / sizeof(float), &sum, &broadcast});
+  };
+  CHECK_THROWS_WITH_AS(launch(16 * mib), doctest::Contains("the 2 ranks of this device need"), belay::plan_refused);
+  CHECK(sum == 0);
+  launch(2 * mib);
+  CHECK(sum == 1);
+}
+
 TEST_CASE("groups that a plan does not know, and a second one of ranks that it does, have the least slots") {
   counting_api api;
   std::size_t unused = 0;

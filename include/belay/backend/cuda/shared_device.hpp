@@ -90,11 +90,11 @@ class shared_device {
     const std::size_t arena = ranks == 1 ? 0 : sizes_.bytes(ranks, planned);
     return arena / devices_.size() + device_calls<Api>::room;
   }
-  /// Makes the arena for the groups of a plan; between runs. Throws backend_error where the device has no room.
-  void make_room_for(const rehearsal::call_sizes& planned, where at) {
-    begin_run();
+  /// The next run has an arena for the groups of a plan. Until then it is measured as taken, and its memory is free.
+  void make_room_for(const rehearsal::call_sizes& planned) {
+    groups_.clear();
     planned_ = planned;
-    make_arena(at);
+    if (arena_bytes() != communication_bytes()) arena_.reset();
   }
 
   /// The bytes that the device has left for ranks' leases, when each rank has a kit and the memory of its calls. A kit,
@@ -107,21 +107,23 @@ class shared_device {
       with_kit = memory_info(at).free;
     }
     const std::size_t ranks = devices_.size();
-    const std::size_t arena = communication_bytes();
+    const std::size_t arena = arena_bytes(), to_come = arena - communication_bytes();
     usage_.total = before.total;
-    usage_.before = before.total - lesser_of(before.total, before.free + arena);
+    usage_.before = before.total - lesser_of(before.total, before.free + communication_bytes());
     usage_.communication = arena / ranks + device_calls<Api>::room;
     usage_.kit = before.free - lesser_of(before.free, with_kit);
-    const std::size_t taken = ranks * (device_calls<Api>::room + usage_.kit);
+    const std::size_t taken = to_come + ranks * (device_calls<Api>::room + usage_.kit);
     return before.free - lesser_of(before.free, taken);
   }
   /// Bytes that each rank takes, as last measured.
   [[nodiscard]] const device_usage& usage() const noexcept { return usage_; }
 
-  /// Before the ranks of a run are there: what groups of an earlier run had is free.
-  void begin_run() noexcept {
+  /// Before the ranks of a run are there: what groups of an earlier run had is free. Throws backend_error where the
+  /// device has no room for the arena.
+  void begin_run(where at) {
     groups_.clear();
     used_ = 0;
+    make_arena(at);
   }
   /// The part of a group that its members share: of the `number`-th group that each of them makes of `members`. Called
   /// by their threads. Throws budget_error where the arena has no room left.
@@ -142,11 +144,13 @@ class shared_device {
   }
 
  private:
+  [[nodiscard]] std::size_t arena_bytes() const noexcept {
+    return devices_.size() == 1 ? 0 : sizes_.bytes(static_cast<int>(devices_.size()), planned_);
+  }
   void make_arena(where at) {
-    const std::size_t bytes = devices_.size() == 1 ? 0 : sizes_.bytes(static_cast<int>(devices_.size()), planned_);
-    if (bytes == communication_bytes()) return;
-    arena_.reset();
-    arena_ = std::make_shared<const device_memory<Api>>(devices_.front(), bytes, at);
+    const std::size_t bytes = arena_bytes();
+    if (bytes != communication_bytes())
+      arena_ = std::make_shared<const device_memory<Api>>(devices_.front(), bytes, at);
   }
   // The first group of all ranks is the world, which each rank has. What is made of the same ranks again was not
   // planned.

@@ -130,20 +130,20 @@ class world {
   /// Runs the body on every rank and returns when all have returned, as `Control` does.
   template <class Body>
   auto run(Body&& body) const {
-    shared_->begin_run();
+    shared_->begin_run(where::current());
     return control_.run([&](auto& control) {
       rank<Api, std::remove_reference_t<decltype(control)>> self(control, shared_);
       return body(self);
     });
   }
 
-  /// The bytes of the device that each rank communicates with where those collectives are planned, and the memory for
-  /// them; between runs. A world without a plan has what it was made with. Throws backend_error.
+  /// The bytes of the device that each rank communicates with where those collectives are planned; and the next run
+  /// has that. A world without a plan has what it was made with.
   [[nodiscard]] std::size_t communication_bytes(const mesh_record&, const rehearsal::call_sizes& planned) const {
     return shared_->planned_bytes(planned);
   }
-  void make_room_for(const rehearsal::call_sizes& planned, where at = where::current()) const {
-    shared_->make_room_for(planned, at);
+  void make_room_for(const rehearsal::call_sizes& planned, where = where::current()) const {
+    shared_->make_room_for(planned);
   }
 
   /// The device of rank `number`.
