@@ -27,7 +27,7 @@ constexpr std::size_t slot_bytes = 256;  // of which a collective of 700 numbers
 constexpr belay::cuda::communication_memory little{.slot_bytes = slot_bytes, .groups = 2};
 
 // One collective over numbers of T: what a rank has before it, and where the result is in `all`.
-enum class asked { all_reduce, reduce_scatter, reduce_scatter_in_place, reduce_scatter_v };
+enum class asked { all_reduce, all_reduce_beside, reduce_scatter, reduce_scatter_in_place, reduce_scatter_v };
 enum class moved { all_gather, all_gather_in_place, all_gather_v };
 
 template <class T>
@@ -55,6 +55,12 @@ belay::pending start(const belay::group& on, asked what, const buffers<T>& of, O
   const std::span<const T> in = of.in;
   switch (what) {
     case asked::all_reduce: return on.start_all_reduce(of.in, op, how);
+    case asked::all_reduce_beside: {
+      const auto work = [in, out = of.out.first(in.size()), op](const belay::group_calls& calls) {
+        calls.all_reduce(in, out, op);
+      };
+      return on.start_composite(belay::operation::all_reduce, work, how);
+    }
     case asked::reduce_scatter: return on.start_reduce_scatter(in, of.out.first(each), op, how);
     case asked::reduce_scatter_in_place: return on.start_reduce_scatter(in, of.in.subspan(rank * each, each), op, how);
     case asked::reduce_scatter_v: break;
@@ -145,8 +151,8 @@ void check(What what, Op op) {
     }
   }
 }
-constexpr std::array all_asked{asked::all_reduce, asked::reduce_scatter, asked::reduce_scatter_in_place,
-                               asked::reduce_scatter_v};
+constexpr std::array all_asked{asked::all_reduce, asked::all_reduce_beside, asked::reduce_scatter,
+                               asked::reduce_scatter_in_place, asked::reduce_scatter_v};
 constexpr std::array all_moved{moved::all_gather, moved::all_gather_in_place, moved::all_gather_v};
 
 // How many waits for peers each rank has, every one of which is missed by a result.
@@ -178,7 +184,7 @@ TEST_CASE("large gathers of ranks that share a device are those of the host") {
   for (const moved what : all_moved) check<float>(what, belay::sum);
 }
 TEST_CASE("a rank waits until peers' buffers are ready and its own have been read, and each of these waits is needed") {
-  CHECK(waits_that_are_needed(asked::all_reduce) == 3);
+  for (const asked what : {asked::all_reduce, asked::all_reduce_beside}) CHECK(waits_that_are_needed(what) == 3);
   for (const asked what : {asked::reduce_scatter, asked::reduce_scatter_in_place})
     CHECK(waits_that_are_needed(what) == 2);
   for (const moved what : {moved::all_gather, moved::all_gather_in_place}) CHECK(waits_that_are_needed(what) == 2);
