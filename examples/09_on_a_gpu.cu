@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // 09_on_a_gpu.cpp on a GPU, which both ranks share. With a GPU at hand:
-//   nvcc -std=c++20 -arch=native -I include -I examples examples/09_on_a_gpu.cu -lcublas -o on_a_gpu && ./on_a_gpu
+//   nvcc -std=c++20 -arch=native -I include -I examples examples/09_on_a_gpu.cu -lcublas -lcublasLt -o on_a_gpu
+//   ./on_a_gpu
 #include <cstdio>
 #include <exception>
 

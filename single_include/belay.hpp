@@ -13341,6 +13341,45 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
 template <class K>
 concept joining_kit = requires {
   requires K::joins_products;
+/// The choices of a kit's libraries, where they have several ways to compute something: by a hash of the problem one of
+/// the way, and the problem in words. A commit compares them between ranks when one of them has chosen anew.
+class kit_choices {
+ public:
+  /// Hashes of a problem and of the way that was taken, and the problem in words.
+  struct choice {
+    std::uint64_t problem = 0;  ///< of all that an answer depends on
+    std::uint64_t way = 0;      ///< of the way, and of the library's version
+    std::string text;           ///< what ranks are told that differ
+  };
+
+  /// A new problem, or another way of one.
+  void add(std::uint64_t problem, std::uint64_t way, std::string text) {
+    compared_ = false;
+    for (choice& each : all_)
+      if (each.problem == problem) return static_cast<void>(each = {problem, way, std::move(text)});
+    all_.push_back({problem, way, std::move(text)});
+  }
+  [[nodiscard]] std::span<const choice> all() const noexcept { return all_; }
+  /// Null where there is none.
+  [[nodiscard]] const choice* find(std::uint64_t problem) const noexcept {
+    for (const choice& each : all_)
+      if (each.problem == problem) return &each;
+    return nullptr;
+  }
+
+  /// Whether all of it was compared, and that it was.
+  [[nodiscard]] bool compared() const noexcept { return compared_; }
+  void note_compared() noexcept { compared_ = true; }
+
+ private:
+  std::vector<choice> all_;
+  bool compared_ = true;
+};
+
+/// A kit that computes by libraries which choose.
+template <class K>
+concept choosing_kit = requires(K& kit) {
+  { kit.choices() } -> std::same_as<kit_choices&>;
 };
 
 /// A kit whose products are made by functions that a program names.
@@ -18289,8 +18328,9 @@ class participant {
 /// The ranks of a step, as its commit asks them. A step itself knows none.
 class step_ranks {
  public:
-  /// Throws usage_error on all ranks where their participants differ.
-  virtual void expect_same_participants(std::uint64_t participants, where at) const = 0;
+  /// Throws usage_error on all ranks where their participants differ, or what their libraries have `chosen` for the
+  /// same problem; null: of a rank whose kit has none that choose.
+  virtual void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const = 0;
   /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
   [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
 
@@ -25930,6 +25970,7 @@ class step_core {
   [[nodiscard]] std::string close_obligations();
   void expect_no_obligations(const std::string& list, where at);
   [[nodiscard]] std::uint64_t order() const;
+  [[nodiscard]] kit_choices* choices() const noexcept;
   // Where gradients are not finite, of the participants that can tell.
   [[nodiscard]] std::string not_finite(std::uint64_t number) const;
   void end(end_of_step how, where at);
@@ -26029,8 +26070,8 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
   read_findings(at);
   std::string list = close_obligations();
   if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-  ranks.expect_same_participants(order(),
-                                 at);  // before ranks wait for each other in what only some of them take part in
+  // before ranks wait for each other in what only some of them take part in
+  ranks.expect_same(order(), choices(), at);
   if (findings_.open_obligations + findings_.misused_handles > 0) {
     for (participant* const each : participants_) each->abandon(at);
     const ballot all = vote(ranks, no_divisor, at);
@@ -26116,6 +26157,14 @@ std::uint64_t step_core<Engine>::order() const {
   fnv1a hash;
   for (const participant* const each : participants_) hash.add(each->fingerprint());
   return hash.value();
+}
+
+template <class Engine>
+kit_choices* step_core<Engine>::choices() const noexcept {
+  if constexpr (choosing_kit<typename Engine::kit_type>)
+    return &engine_->kit().choices();
+  else
+    return nullptr;
 }
 
 template <class Engine>
@@ -26281,12 +26330,13 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
-/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
-/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ, or
+/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen)` throws usage_error on all ranks.
+/// `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots, and throws usage_error on all ranks where
+/// their divisors differ.
 template <class Mesh>
-concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
-  expect_agreement(mesh, word, at);
+concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at, kit_choices* chosen) {
+  expect_agreement(mesh, word, at, chosen);
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
@@ -26296,8 +26346,8 @@ class ranks_of_mesh final : public step_ranks {
  public:
   /// The mesh outlives it.
   explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
-  void expect_same_participants(std::uint64_t participants, where at) const override {
-    expect_agreement(*mesh_, participants, at);
+  void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const override {
+    expect_agreement(*mesh_, participants, at, chosen);
   }
   [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
     return vote_over(*mesh_, own, divisor, at);
@@ -33547,9 +33597,10 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
 
 namespace belay::inline BELAY_ABI {
 
-/// Throws usage_error on every rank of the mesh where they have other words for the participants of a step. One small
-/// all_reduce.
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at);
+/// Throws usage_error on every rank of the mesh where they have other words for the participants of a step, or where
+/// libraries have `chosen` other ways for one problem; null: of a rank without such. One small all_reduce, and two
+/// all_gathers where a rank has chosen anew.
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen = nullptr);
 
 /// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
@@ -33597,14 +33648,54 @@ class world_vote {
 
 namespace belay::inline BELAY_ABI {
 
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at) {
+/// All ranks of `group`, of which each has chosen for `most` problems or fewer. Collective.
+template <class Group>
+void expect_same_choices(const Group& group, std::size_t most, kit_choices* chosen, where at) {
+  constexpr std::size_t letters = 256;
+  const auto find = [&](std::uint64_t problem) { return chosen == nullptr ? nullptr : chosen->find(problem); };
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::uint64_t> own(most, rank_comparison::abstains), problems(most * ranks);
+  for (std::size_t i = 0; chosen != nullptr && i < chosen->all().size(); ++i) own[i] = chosen->all()[i].problem;
+  group.all_gather(std::span<const std::uint64_t>(own), std::span(problems), at);
+  std::sort(problems.begin(), problems.end());
+  problems.erase(std::unique(problems.begin(), problems.end()), problems.end());
+  std::vector<std::uint64_t> ways;
+  for (const std::uint64_t each : problems) {
+    const kit_choices::choice* const mine = find(each);
+    ways.push_back(mine == nullptr ? rank_comparison::abstains : mine->way);
+  }
+  rank_comparison compared;
+  if (!compared.differ(group, ways, at)) {
+    if (chosen != nullptr) chosen->note_compared();
+    return;
+  }
+  // Only ranks that have the problem can say it in words.
+  std::array<char, letters> text{};
+  if (const kit_choices::choice* const mine = find(problems[compared.first()]); mine != nullptr)
+    mine->text.copy(text.data(), letters - 1);
+  std::vector<char> texts(letters * ranks);
+  group.all_gather(std::span<const char>(text), std::span(texts), at);
+  std::size_t said = 0;
+  while (texts[said] == 0) said += letters;
+  throw usage_error(compared.ranks(group) + " compute " + std::string(&texts[said]) +
+                        " in different ways: the version of the library that chooses, its settings in the environment "
+                        "and the kind of device are the same on all ranks",
+                    at);
+}
+
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen) {
   if (!is_rehearsed(mesh.control())) {
     const auto& group = mesh.control();
     if (group.size() < 2) return;
-    // A word and its complement: their maxima are complements where all ranks have the same word.
-    std::array<std::uint64_t, 2> largest{participants, ~participants};
+    // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
+    // has chosen anew, and for how many problems.
+    std::array<std::uint64_t, 4> largest{participants, ~participants, 0, 0};
+    if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
     group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-    if (largest[0] == ~largest[1]) return;
+    if (largest[0] == ~largest[1]) {
+      if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
+      return;
+    }
     rank_comparison compared;
     const std::array<std::uint64_t, 1> own{participants};
     static_cast<void>(compared.differ(group, own, at));

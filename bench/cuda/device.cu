@@ -23,6 +23,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/kernel.hpp"
 #include "cuda/bookkeeping.hpp"
+#include "cuda/dense_products.cuh"
 #include "cuda/experts.cuh"
 #include "cuda/figures.hpp"
 
@@ -376,6 +377,7 @@ int main(int argc, char** argv) try {
     pinned(gpu, how, out);
     products<float>("fp32", gpu, kit, how, out);
     products<belay::bf16>("bf16", gpu, kit, how, out);
+    bench::measure_dense_products(gpu, kit, how.rounds, how.most == effort{}.most ? 4096 : 512, out);
     bench::measure_experts(gpu, kit, how.rounds, how.most == effort{}.most ? 8192 : 512, out);
     attention<float>("fp32", gpu, kit, how, out);
     attention<belay::bf16>("bf16", gpu, kit, how, out);

@@ -178,6 +178,34 @@ bool multiplies_by_experts(const belay::cuda::device<api_type>& gpu, std::size_t
          std::memcmp(input_gradient.data(), left, changed * sizeof(belay::bf16)) == 0;
 }
 
+// Whether a product of bf16 whose sum cuBLASLt likes to cut into parts has the same bits each time, also of another
+// kit, which takes the same algorithm, and adds to what was there.
+bool repeats_bits(const belay::cuda::device<api_type>& gpu) {
+  constexpr std::size_t side = 64, depth = 1 << 16;
+  const belay::cuda::pinned_memory<api_type> there(gpu, 4 * side * depth + 4 * side * side);
+  auto* const left = reinterpret_cast<belay::bf16*>(there.data());
+  auto* const sums = reinterpret_cast<float*>(left + 2 * side * depth);
+  for (std::size_t i = 0; i < 2 * side * depth; ++i)
+    left[i] = belay::bf16(0.37F * static_cast<float>((i * 7 + i / 5) % 19) - 3.1F);
+  std::vector<std::vector<float>> results;
+  std::vector<std::uint64_t> ways;
+  const belay::cuda::device_memory<api_type> workspace(gpu, kit_type(gpu).workspace_bytes());
+  for (int of_kit = 0; of_kit < 2; ++of_kit) {
+    kit_type kit(gpu);
+    kit.use_workspace({workspace.data(), workspace.size_bytes()});
+    for (int again = 0; again < 8; ++again) {
+      std::fill_n(sums, side * side, 0.5F);
+      kit.product(belay::product_call<float, belay::bf16>{
+          {sums, side, side, side}, {left, side, depth, depth}, {left + side * depth, depth, side, side}, 1, 1});
+      kit.stream().synchronize();
+      results.emplace_back(sums, sums + side * side);
+    }
+    if (kit.choices().all().size() != 1) return false;
+    ways.push_back(kit.choices().all()[0].way);
+  }
+  return ways[0] == ways[1] && std::count(results.begin(), results.end(), results[0]) == 16;
+}
+
 int on_device(const belay::cuda::device<api_type>& gpu) {
   const belay::host_pages expected(bytes);
   fill(expected.data());
@@ -199,7 +227,7 @@ int on_device(const belay::cuda::device<api_type>& gpu) {
   copies.record().synchronize();
   const bool close = are_close(expected.data(), back.data()) && trains(gpu) && notes(gpu) &&
                      multiplies_by_experts(gpu, 70, 37) && multiplies_by_experts(gpu, 72, 40) &&
-                     multiplies_by_experts(gpu, 136, 104);
+                     multiplies_by_experts(gpu, 136, 104) && repeats_bits(gpu);
   std::printf("run on host and device: %s\n", close ? "alike" : "not alike");
   return close ? 0 : 1;
 }

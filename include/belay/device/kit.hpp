@@ -15,6 +15,8 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -97,6 +99,47 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
 template <class K>
 concept joining_kit = requires {
   requires K::joins_products;
+};
+
+/// The choices of a kit's libraries, where they have several ways to compute something: by a hash of the problem one of
+/// the way, and the problem in words. A commit compares them between ranks when one of them has chosen anew.
+class kit_choices {
+ public:
+  /// Hashes of a problem and of the way that was taken, and the problem in words.
+  struct choice {
+    std::uint64_t problem = 0;  ///< of all that an answer depends on
+    std::uint64_t way = 0;      ///< of the way, and of the library's version
+    std::string text;           ///< what ranks are told that differ
+  };
+
+  /// A new problem, or another way of one.
+  void add(std::uint64_t problem, std::uint64_t way, std::string text) {
+    compared_ = false;
+    for (choice& each : all_)
+      if (each.problem == problem) return static_cast<void>(each = {problem, way, std::move(text)});
+    all_.push_back({problem, way, std::move(text)});
+  }
+  [[nodiscard]] std::span<const choice> all() const noexcept { return all_; }
+  /// Null where there is none.
+  [[nodiscard]] const choice* find(std::uint64_t problem) const noexcept {
+    for (const choice& each : all_)
+      if (each.problem == problem) return &each;
+    return nullptr;
+  }
+
+  /// Whether all of it was compared, and that it was.
+  [[nodiscard]] bool compared() const noexcept { return compared_; }
+  void note_compared() noexcept { compared_ = true; }
+
+ private:
+  std::vector<choice> all_;
+  bool compared_ = true;
+};
+
+/// A kit that computes by libraries which choose.
+template <class K>
+concept choosing_kit = requires(K& kit) {
+  { kit.choices() } -> std::same_as<kit_choices&>;
 };
 
 /// A kit whose products are made by functions that a program names.

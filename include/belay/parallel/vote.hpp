@@ -15,13 +15,15 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/step/commit.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Throws usage_error on every rank of the mesh where they have other words for the participants of a step. One small
-/// all_reduce.
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at);
+/// Throws usage_error on every rank of the mesh where they have other words for the participants of a step, or where
+/// libraries have `chosen` other ways for one problem; null: of a rank without such. One small all_reduce, and two
+/// all_gathers where a rank has chosen anew.
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen = nullptr);
 
 /// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {

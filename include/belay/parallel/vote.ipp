@@ -3,9 +3,13 @@
 // The words of all ranks of a mesh, compared and summed.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "belay/core/error.hpp"
 #include "belay/parallel/rank_comparison.hpp"
@@ -13,14 +17,54 @@
 
 namespace belay::inline BELAY_ABI {
 
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at) {
+/// All ranks of `group`, of which each has chosen for `most` problems or fewer. Collective.
+template <class Group>
+void expect_same_choices(const Group& group, std::size_t most, kit_choices* chosen, where at) {
+  constexpr std::size_t letters = 256;
+  const auto find = [&](std::uint64_t problem) { return chosen == nullptr ? nullptr : chosen->find(problem); };
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::uint64_t> own(most, rank_comparison::abstains), problems(most * ranks);
+  for (std::size_t i = 0; chosen != nullptr && i < chosen->all().size(); ++i) own[i] = chosen->all()[i].problem;
+  group.all_gather(std::span<const std::uint64_t>(own), std::span(problems), at);
+  std::sort(problems.begin(), problems.end());
+  problems.erase(std::unique(problems.begin(), problems.end()), problems.end());
+  std::vector<std::uint64_t> ways;
+  for (const std::uint64_t each : problems) {
+    const kit_choices::choice* const mine = find(each);
+    ways.push_back(mine == nullptr ? rank_comparison::abstains : mine->way);
+  }
+  rank_comparison compared;
+  if (!compared.differ(group, ways, at)) {
+    if (chosen != nullptr) chosen->note_compared();
+    return;
+  }
+  // Only ranks that have the problem can say it in words.
+  std::array<char, letters> text{};
+  if (const kit_choices::choice* const mine = find(problems[compared.first()]); mine != nullptr)
+    mine->text.copy(text.data(), letters - 1);
+  std::vector<char> texts(letters * ranks);
+  group.all_gather(std::span<const char>(text), std::span(texts), at);
+  std::size_t said = 0;
+  while (texts[said] == 0) said += letters;
+  throw usage_error(compared.ranks(group) + " compute " + std::string(&texts[said]) +
+                        " in different ways: the version of the library that chooses, its settings in the environment "
+                        "and the kind of device are the same on all ranks",
+                    at);
+}
+
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen) {
   if (!is_rehearsed(mesh.control())) {
     const auto& group = mesh.control();
     if (group.size() < 2) return;
-    // A word and its complement: their maxima are complements where all ranks have the same word.
-    std::array<std::uint64_t, 2> largest{participants, ~participants};
+    // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
+    // has chosen anew, and for how many problems.
+    std::array<std::uint64_t, 4> largest{participants, ~participants, 0, 0};
+    if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
     group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-    if (largest[0] == ~largest[1]) return;
+    if (largest[0] == ~largest[1]) {
+      if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
+      return;
+    }
     rank_comparison compared;
     const std::array<std::uint64_t, 1> own{participants};
     static_cast<void>(compared.differ(group, own, at));

@@ -20,6 +20,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/step/commit.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -105,8 +106,9 @@ class participant {
 /// The ranks of a step, as its commit asks them. A step itself knows none.
 class step_ranks {
  public:
-  /// Throws usage_error on all ranks where their participants differ.
-  virtual void expect_same_participants(std::uint64_t participants, where at) const = 0;
+  /// Throws usage_error on all ranks where their participants differ, or what their libraries have `chosen` for the
+  /// same problem; null: of a rank whose kit has none that choose.
+  virtual void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const = 0;
   /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
   [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
 

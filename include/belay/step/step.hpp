@@ -24,6 +24,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/observed.hpp"
@@ -140,12 +141,13 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
-/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
-/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ, or
+/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen)` throws usage_error on all ranks.
+/// `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots, and throws usage_error on all ranks where
+/// their divisors differ.
 template <class Mesh>
-concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
-  expect_agreement(mesh, word, at);
+concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at, kit_choices* chosen) {
+  expect_agreement(mesh, word, at, chosen);
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
@@ -155,8 +157,8 @@ class ranks_of_mesh final : public step_ranks {
  public:
   /// The mesh outlives it.
   explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
-  void expect_same_participants(std::uint64_t participants, where at) const override {
-    expect_agreement(*mesh_, participants, at);
+  void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const override {
+    expect_agreement(*mesh_, participants, at, chosen);
   }
   [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
     return vote_over(*mesh_, own, divisor, at);

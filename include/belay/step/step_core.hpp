@@ -15,6 +15,7 @@
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/findings.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/participant.hpp"
@@ -61,6 +62,7 @@ class step_core {
   [[nodiscard]] std::string close_obligations();
   void expect_no_obligations(const std::string& list, where at);
   [[nodiscard]] std::uint64_t order() const;
+  [[nodiscard]] kit_choices* choices() const noexcept;
   // Where gradients are not finite, of the participants that can tell.
   [[nodiscard]] std::string not_finite(std::uint64_t number) const;
   void end(end_of_step how, where at);

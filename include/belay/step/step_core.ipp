@@ -93,8 +93,8 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
   read_findings(at);
   std::string list = close_obligations();
   if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-  ranks.expect_same_participants(order(),
-                                 at);  // before ranks wait for each other in what only some of them take part in
+  // before ranks wait for each other in what only some of them take part in
+  ranks.expect_same(order(), choices(), at);
   if (findings_.open_obligations + findings_.misused_handles > 0) {
     for (participant* const each : participants_) each->abandon(at);
     const ballot all = vote(ranks, no_divisor, at);
@@ -180,6 +180,14 @@ std::uint64_t step_core<Engine>::order() const {
   fnv1a hash;
   for (const participant* const each : participants_) hash.add(each->fingerprint());
   return hash.value();
+}
+
+template <class Engine>
+kit_choices* step_core<Engine>::choices() const noexcept {
+  if constexpr (choosing_kit<typename Engine::kit_type>)
+    return &engine_->kit().choices();
+  else
+    return nullptr;
 }
 
 template <class Engine>

@@ -10,14 +10,16 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/kernel/rows.hpp"
+#include "fakes/cuda/answering_library.hpp"
 
 namespace fakes {
 
 /// `compute(name, stream, work)` of the Device queues what is copied into `work`; where `backwards()`, an `each` takes
 /// its indices from the last to the first.
 template <class Device, class Stream, class Status>
-class device_kernels {
+class device_kernels : public answering_library<Device, Stream, Status> {
  public:
+  using answering_library<Device, Stream, Status>::product;
   using stream_type = Stream;
   using status_type = Status;
 

@@ -216,9 +216,9 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
   [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 512; }  // so that work comes in pieces
   status_type use_workspace(stream_type on, std::byte* first, std::size_t bytes) {
-    return on_stream("use_workspace", on, [&] {
-      return memory_.holds(first, bytes) ? std::string() : std::string("no memory of the device");
-    });
+    note_room(on, bytes);
+    return on_stream("use_workspace", on,
+                     [&] { return std::string(memory_.holds(first, bytes) ? "" : "no memory of the device"); });
   }
 
   /// What is queued on a stream is recorded, and on those that wait for it meanwhile. The end gives it whole.

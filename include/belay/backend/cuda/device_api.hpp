@@ -17,6 +17,7 @@
 #include <string>
 #include <type_traits>
 
+#include "belay/backend/cuda/library_choices.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
@@ -95,6 +96,20 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
   { api.workspace_bytes() } -> std::same_as<std::size_t>;
   { api.scratch_bytes() } -> std::same_as<std::size_t>;
   { api.use_workspace(stream, memory, n) } -> std::same_as<typename A::status_type>;
+};
+
+/// One whose library has several algorithms for products of T in C, and is told which to take. `algorithms(stream,
+/// problem, answers, count)` writes its answers, the one that it holds for the fastest first, as many as there are and
+/// have room, and counts them. `product_room(stream)` is the memory that the products of a stream have beside their
+/// operands, `product(stream, call, way)` a product by one of the answers.
+template <class A, class C, class T>
+concept choosing_api = requires(A& api, typename A::stream_type stream, const product_problem& problem,
+                                std::span<library_answer<typename A::algorithm_type>> answers, std::size_t& count,
+                                const product_call<C, T, T>& call, const typename A::algorithm_type& way) {
+  requires std::is_trivially_copyable_v<typename A::algorithm_type>;
+  { api.algorithms(stream, problem, answers, count) } -> std::same_as<typename A::status_type>;
+  { api.product_room(stream) } -> std::same_as<std::size_t>;
+  { api.product(stream, call, way) } -> std::same_as<typename A::status_type>;
 };
 
 /// Counting, sorting and selecting, as `kernel::counted_values`, `sorted_places` and `selected_positions` say, queued

@@ -9,6 +9,7 @@
 //   kit.stream().synchronize();
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/library_choices.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -68,7 +70,12 @@ class kit {
   void product(const product_call<C, A, B>& call) {
     const operand<C>& c = call.c;
     if (c.rows == 0 || c.columns == 0) return;
-    stream_.expect(api().product(stream_.handle(), call), "product", c.rows * c.columns * sizeof(C), {});
+    const std::size_t bytes = c.rows * c.columns * sizeof(C);
+    if constexpr (std::same_as<A, B> && choosing_api<Api, C, A>) {
+      if (call.a.width() > 0)
+        return stream_.expect(api().product(stream_.handle(), call, algorithm_of(call)), "product", bytes, {});
+    }
+    stream_.expect(api().product(stream_.handle(), call), "product", bytes, {});
   }
   template <grouped_call Call>
   void grouped(const Call& call, const kernel::findings_note& found = {}) {
@@ -172,6 +179,9 @@ class kit {
     }
   }
 
+  /// The libraries' ways that the kit's calls have taken.
+  [[nodiscard]] kit_choices& choices() noexcept { return choices_; }
+
   /// Bytes of memory that the run gives to the kit: for products beside their operands, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_of(api()); }
   /// Bytes of memory that the run gives to any kit over `api`: for products beside their operands, and for other
@@ -184,11 +194,41 @@ class kit {
   void use_workspace(std::span<std::byte> memory) {
     const std::size_t of_products = memory.size() < workspace_bytes() ? memory.size() : api().workspace_bytes();
     scratch_ = memory.subspan(of_products);
+    products_.forget();  // there may be room for others
     stream_.expect(api().use_workspace(stream_.handle(), memory.data(), of_products), "use_workspace", of_products, {});
   }
 
  private:
+  // Of an Api whose library does not choose, nothing.
+  template <class A>
+  struct product_choices {
+    void forget() const noexcept {}
+  };
+  template <class A>
+  requires requires { typename A::algorithm_type; }
+  struct product_choices<A> : library_choices<product_problem, typename A::algorithm_type> {};
+
   [[nodiscard]] Api& api() const noexcept { return stream_.api(); }
+
+  // Asked at the first product of its kind: a later step asks and allocates nothing.
+  template <class C, class A>
+  [[nodiscard]] const auto& algorithm_of(const product_call<C, A, A>& call) {
+    using answer = library_answer<typename Api::algorithm_type>;
+    const product_problem problem = problem_of(call);
+    if (const auto* const known = products_.find(problem)) [[likely]]
+      return *known;
+    std::array<answer, 8> memory{};
+    std::size_t count = 0;
+    stream_.expect(api().algorithms(stream_.handle(), problem, memory, count), "algorithms", 0, {});
+    const std::span<const answer> answers(memory.data(), count);
+    const std::size_t room = api().product_room(stream_.handle());
+    if (const answer* const first = first_that_serves(answers, room)) return products_.keep(problem, *first, choices_);
+    throw backend_error({"product",
+                         stream_.state()->on().rank(),
+                         least_workspace(answers),
+                         "no algorithm for " + problem.text() + ": " + text_of_refusal(answers, room),
+                         {}});
+  }
 
   // Of one call after the other, in the order of the stream.
   template <class T>
@@ -213,6 +253,8 @@ class kit {
 
   stream_type stream_;
   std::span<std::byte> scratch_;
+  [[no_unique_address]] product_choices<Api> products_;
+  kit_choices choices_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

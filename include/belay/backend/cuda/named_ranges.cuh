@@ -46,6 +46,7 @@ class named_ranges : public Api {
     return Api::teams(on, rows, g);
   }
   template <class... Arguments>
+  requires requires(Api& api, stream_type on, const Arguments&... of) { api.product(on, of...); }
   [[nodiscard]] status_type product(stream_type on, const Arguments&... of) {
     const named_range here("belay product");
     return Api::product(on, of...);

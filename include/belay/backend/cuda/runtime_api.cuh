@@ -241,14 +241,28 @@ class runtime_api {
   [[nodiscard]] status_type teams(stream_type on, std::size_t rows, const G& g) const {
     return told("a kernel's launch", launch_rows(on.order, rows, g));
   }
-  /// By cuBLAS where it takes the types: fp32, fp64, and half precisions of one type; else with converted operands. An
-  /// element a thread where there is no workspace to convert to, or no width.
+  using algorithm_type = product_algorithm;
+  /// Products of half precisions of one type by cuBLASLt, of which no call asks for an epilogue but beta; what it
+  /// answers for a problem; and the memory that it has beside the operands.
+  [[nodiscard]] status_type algorithms(stream_type on, const product_problem& problem,
+                                       std::span<library_answer<algorithm_type>> answers,
+                                       std::size_t& count) const noexcept {
+    return told("cublasLtMatmulAlgoGetHeuristic", cudaSuccess, on.products->algorithms(problem, answers, count));
+  }
+  [[nodiscard]] std::size_t product_room(stream_type on) const noexcept { return on.products->room(); }
+  template <class C, half_precision A>
+  requires half_operands<C, A, A>
+  [[nodiscard]] status_type product(stream_type on, const product_call<C, A, A>& call,
+                                    const algorithm_type& by) const noexcept {
+    return told("cublasLtMatmul", cudaSuccess, on.products->product(call, by, on.order));
+  }
+  /// Other products by cuBLAS: fp32 and fp64 as they are, else with converted operands. An element a thread where there
+  /// is no workspace to convert to, or no width.
   template <class C, class A, class B>
   [[nodiscard]] status_type product(stream_type on, const product_call<C, A, B>& call) const {
     using number = compute_type_t<C>;
     if (on.products != nullptr && call.a.width() > 0) {
-      if constexpr (half_operands<C, A, B> ||
-                    (std::is_same_v<C, number> && std::is_same_v<C, A> && std::is_same_v<C, B>)) {
+      if constexpr (std::is_same_v<C, number> && std::is_same_v<C, A> && std::is_same_v<C, B>) {
         return told("cublasGemm", cudaSuccess, on.products->product(call));
       } else if (!on.products->panels().empty()) {
         queued_products by{on.order, on.products};
@@ -335,6 +349,7 @@ class runtime_api {
 };
 
 static_assert(device_api<runtime_api> && capturing_api<runtime_api>);
+static_assert(choosing_api<runtime_api, bf16, bf16> && choosing_api<runtime_api, float, fp16>);
 static_assert(attending_api<runtime_api, float> && attending_api<runtime_api, bf16>);
 
 }  // namespace belay::inline BELAY_ABI::cuda
