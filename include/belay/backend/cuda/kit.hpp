@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/library_attention.hpp"
 #include "belay/backend/cuda/library_choices.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/core/config.hpp"
@@ -86,21 +87,13 @@ class kit {
     stream_.expect(api().grouped(stream_.handle(), call, found), "grouped", bytes, {});
   }
 
-  /// Causal attention, where the Api has one.
+  /// Causal attention, where the Api has one: of bf16 by its library, where it has one that serves.
   template <class T>
   requires attending_api<Api, T>
-  void attention(const attention_call<T>& call) {
-    if (call.queries.rows > 0)
-      stream_.expect(api().attention(stream_.handle(), call), "attention", call.queries.rows * call.queries.columns,
-                     {});
-  }
+  void attention(const attention_call<T>& call) { attend(attention_pass::forward, call); }
   template <class T>
   requires attending_api<Api, T>
-  void attention(const attention_gradient_call<T>& call) {
-    if (call.queries.rows > 0)
-      stream_.expect(api().attention(stream_.handle(), call), "attention", call.queries.rows * call.queries.columns,
-                     {});
-  }
+  void attention(const attention_gradient_call<T>& call) { attend(attention_pass::backward, call); }
 
   /// By all threads of the device, or by one where the run has given no workspace: what `kernel::counted_values`,
   /// `sorted_places` and `selected_positions` do. Of more keys than the kit's scratch memory is for a
@@ -187,13 +180,18 @@ class kit {
   /// Bytes of memory that the run gives to any kit over `api`: for products beside their operands, and for other
   /// kernels.
   [[nodiscard]] static std::size_t workspace_of(const Api& api) noexcept {
-    return api.workspace_bytes() + api.scratch_bytes();
+    return api.workspace_bytes() + attention_of(api) + api.scratch_bytes();
   }
   /// Memory of the device, aligned to 256 bytes, that outlives what is queued. Of less than `workspace_bytes()`
   /// products get all.
   void use_workspace(std::span<std::byte> memory) {
     const std::size_t of_products = memory.size() < workspace_bytes() ? memory.size() : api().workspace_bytes();
     scratch_ = memory.subspan(of_products);
+    if constexpr (library_attending<Api>) {
+      const std::size_t of_attention = scratch_.empty() ? 0 : attention_of(api());
+      attention_.use(scratch_.first(of_attention));
+      scratch_ = scratch_.subspan(of_attention);
+    }
     products_.forget();  // there may be room for others
     stream_.expect(api().use_workspace(stream_.handle(), memory.data(), of_products), "use_workspace", of_products, {});
   }
@@ -208,7 +206,41 @@ class kit {
   requires requires { typename A::algorithm_type; }
   struct product_choices<A> : library_choices<product_problem, typename A::algorithm_type> {};
 
+  // Of an Api without a library for attention, nothing.
+  template <class A>
+  struct attention_choices {
+    attention_choices(const A&, const typename A::stream_type&) noexcept {}
+  };
+  template <library_attending A>
+  struct attention_choices<A> : planned_attention<typename A::attention_library> {
+    using planned_attention<typename A::attention_library>::planned_attention;
+  };
+
   [[nodiscard]] Api& api() const noexcept { return stream_.api(); }
+
+  // In whole 256 bytes, as what follows it is aligned.
+  [[nodiscard]] static std::size_t attention_of(const Api& api) noexcept {
+    if constexpr (library_attending<Api>)
+      return (api.attention_bytes() + 255) / 256 * 256;
+    else
+      return 0;
+  }
+  template <class Call>
+  void attend(attention_pass pass, const Call& call) {
+    if (call.queries.rows == 0) return;
+    const std::size_t bytes = call.queries.rows * call.queries.columns;
+    if constexpr (library_attending<Api> && std::is_same_v<decltype(call.queries), operand<const bf16>>) {
+      std::string failed;
+      if (const auto* const plan = attention_.plan_of(problem_of(pass, call), choices_, failed)) {
+        failed = attention_.queue(stream_, call, *plan);
+        if (failed.empty()) return;
+      }
+      if (!failed.empty())
+        throw backend_error(
+            {"attention", stream_.state()->on().rank(), bytes, "the library of attention: " + failed, {}});
+    }
+    stream_.expect(api().attention(stream_.handle(), call), "attention", bytes, {});
+  }
 
   // Asked at the first product of its kind: a later step asks and allocates nothing.
   template <class C, class A>
@@ -254,6 +286,7 @@ class kit {
   stream_type stream_;
   std::span<std::byte> scratch_;
   [[no_unique_address]] product_choices<Api> products_;
+  [[no_unique_address]] attention_choices<Api> attention_{api(), stream_.handle()};
   kit_choices choices_;
 };
 
