@@ -198,11 +198,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget, phase_tier, offload, offload_tier = "host";
-  std::string streams, graph = "auto";
+  std::string streams, graph = "auto", attention = "own";
   std::string zero = "1";
-  std::string gathers = "use";
-  std::string dtype = "fp32";
-  std::string freeze = "none";
+  std::string gathers = "use", dtype = "fp32", freeze = "none";
   std::string phases;
   std::string trace_steps = "2-4", peak_flops;
   bool print_plan = false, resume = false, tf32 = false, nvtx = false;
@@ -227,6 +225,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"auto", "on", "off"}));
   app.add_flag("--tf32", tf32,
                "--device cuda: products of fp32, but for experts', by tensor cores, which round operands to 11 bits");
+  app.add_option("--attention", attention, "--device cuda --dtype bf16: by Belay's own kernels, or by cuDNN 9")
+      ->check(CLI::IsMember({"own", "cudnn"}));
   app.add_flag("--nvtx", nvtx, "--device cuda: layers' calls are ranges of NVTX, for Nsight Systems");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
@@ -382,6 +382,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     check(run);
     if (tf32) line.products = belay::cuda::float_products::tf32;
     if (nvtx) line.ranges = command_line::call_ranges::nvtx;
+    if (attention == "cudnn") line.attention = command_line::attention_form::cudnn;
     expect_devices_fit(line);
     line.graph = graph_choice_of(graph);
     choose_graphs(line);

@@ -26,6 +26,7 @@ struct command_line {
   graph_choice graph = graph_choice::automatic;
   belay::cuda::float_products products = belay::cuda::float_products::exact;
   enum class call_ranges { none, nvtx } ranges = call_ranges::none;  // of layers' calls, for a profiler
+  enum class attention_form { own, cudnn } attention = attention_form::own;
   std::optional<device_placement> placed;                            // of a run on GPUs, when it has seen them
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation

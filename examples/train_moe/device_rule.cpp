@@ -104,6 +104,8 @@ void expect_devices_fit(const command_line& line) {
       throw belay::input_error("--devices says which GPUs ranks have: take it with --device cuda");
     if (line.products == belay::cuda::float_products::tf32)
       throw belay::input_error("--tf32 is of the tensor cores of a GPU: take it with --device cuda");
+    if (line.attention == command_line::attention_form::cudnn)
+      throw belay::input_error("--attention cudnn is of a GPU: take it with --device cuda");
     if (line.ranges == command_line::call_ranges::nvtx)
       throw belay::input_error("--nvtx names calls for a profiler of GPUs: take it with --device cuda");
     return;
@@ -114,6 +116,11 @@ void expect_devices_fit(const command_line& line) {
   refuse(line.devices == device_choice::shared && line.backend != backend_kind::threads,
          "--devices shared and --backend " + std::string(line.backend == backend_kind::mpi ? "mpi" : "processes"),
          "ranks that share a GPU are threads: take --backend threads, or --devices own");
+  const bool by_cudnn = line.attention == command_line::attention_form::cudnn;
+  refuse(by_cudnn && line.run.dtype != belay::dtype::bf16, "--attention cudnn",
+         "cuDNN attends in bf16: take --dtype bf16, or --attention own");
+  refuse(by_cudnn && (line.backend != backend_kind::threads || line.devices == device_choice::own), "--attention cudnn",
+         "its ranks are threads that share a GPU: take --backend threads and --devices shared, or --attention own");
   refuse(line.run.freeze != freeze_kind::none, std::string("--freeze ") + name(line.run.freeze),
          "trainers with frozen parts are compiled for the host alone: leave it out");
 }

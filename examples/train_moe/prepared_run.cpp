@@ -36,6 +36,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"devices",
            line.placed ? nlohmann::ordered_json(line.placed->own() ? "own" : "shared") : nlohmann::ordered_json()},
           {"graph", run.graphs == belay::graph_use::captured},
+          {"attention", line.attention == command_line::attention_form::cudnn ? "cudnn" : "own"},
           {"tf32", line.products == belay::cuda::float_products::tf32},
           {"nvtx", line.ranges == command_line::call_ranges::nvtx},
           {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},

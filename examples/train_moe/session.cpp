@@ -19,6 +19,7 @@
 #include "belay/comm/launcher.hpp"
 #include "model/products.hpp"
 #include "train_moe/cuda_trainer.hpp"
+#include "train_moe/cudnn_trainer.hpp"
 #include "train_moe/host_ranks.hpp"
 #include "train_moe/nccl_trainer.hpp"
 #include "train_moe/run_report.hpp"
@@ -103,6 +104,8 @@ void choose_devices(command_line& line) {
     if (belay::find_launcher().local_rank > 0) throw first_rank_tells(problem.about());
     throw;
   }
+  if (line.attention == command_line::attention_form::cudnn && line.placed->own())
+    throw input_error("--attention cudnn: ranks have a GPU each here, and its ranks share one: take --devices shared");
   expect_graphs_fit(line);
 }
 
@@ -153,6 +156,7 @@ int run_session(const command_line& given, char** argv) {
     throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
                       "processes under belay-run, --backend mpi under mpirun");
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
+  if (line.attention == command_line::attention_form::cudnn) expect_cudnn();
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
@@ -162,7 +166,10 @@ int run_session(const command_line& given, char** argv) {
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
   try {
     if (line.placed && !line.placed->own()) {
-      run_cuda_session(prepared);
+      if (line.attention == command_line::attention_form::cudnn)
+        run_cudnn_session(prepared);
+      else
+        run_cuda_session(prepared);
     } else if (threads) {
       run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
     } else if (mpi) {

@@ -22,7 +22,7 @@ if(mode MATCHES "find_package|pkg_config|nvcc")
   if(NOT EXISTS ${prefix}/share/licenses/belay/LICENSE)
     message(FATAL_ERROR "the licence was not installed")
   endif()
-  foreach(header backend/cuda/runtime_api.cuh backend/cuda/sorting.cu backend/nccl/runtime_nccl.cuh cuda.cuh cuda_source.cuh
+  foreach(header backend/cuda/runtime_api.cuh backend/cuda/cudnn_attention.cuh backend/cuda/sorting.cu backend/nccl/runtime_nccl.cuh cuda.cuh cuda_source.cuh
       nccl.cuh nccl_source.cuh)
     if(NOT EXISTS ${prefix}/include/belay/${header})
       message(FATAL_ERROR "a header for nvcc was not installed: ${header}")

@@ -75,13 +75,16 @@ for base in dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitep
   timeout 20 find /usr /opt ${HOME:+"$HOME"} -name "$1" -printf '%h\n' -quit 2>/dev/null
 }
 folders=
-for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libnccl.so.2; do
+for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libnccl.so.2 libcudnn.so.9; do
   folder=$(find_library $library | head -n 1)
   if [ -n "$folder" ]; then
     [[ ":$folders:" = *":$folder:"* ]] || folders=$folders${folders:+:}$folder
   elif [ $library = libnccl.so.2 ]; then
     say "NCCL: $library is not found; what needs it is left out"
     nccl=none
+  elif [ $library = libcudnn.so.9 ]; then
+    say "cuDNN: $library is not found; what needs it is left out"
+    cudnn=none
   else
     say "CUDA: $library is not found, and no program can start without it"
   fi
@@ -103,7 +106,7 @@ export LD_LIBRARY_PATH=${folders:+$folders:}${own:+$own:}$here/without_nccl
 say "$(timeout -k 2 15 nvidia-smi -L 2>/dev/null || echo 'nvidia-smi finds no card') ($(head -c 12 "$here/commit.txt"), $(date -u +%F))"
 
 program_of() { awk -v name="$1" '$1 == name { print $2 }' "$here/programs.txt"; }
-needs_nccl() { [ "$(awk -v name="$1" '$1 == name { print $3 }' "$here/programs.txt")" = nccl ]; }
+needs() { [ "$(awk -v name="$1" '$1 == name { print $3 }' "$here/programs.txt")" = "$2" ]; }  # a program, a library
 
 if ldd "$bin/cuda_probe" 2>&1 | grep -E 'not found' | tee -a "$out/summary.txt" | grep .; then
   say "The programs cannot start here: nothing is tried"
@@ -120,15 +123,17 @@ if [ -n "$card" ]; then
 fi
 
 # 2. Right or wrong: a process each, what others stand on first; what is new comes last.
-order="kernels sorting attention backend model streams world on_a_gpu launch trainer nccl_alone nccl nccl_peers nccl_trainer communicator"
+order="kernels sorting attention cudnn backend model streams world on_a_gpu launch trainer nccl_alone nccl nccl_peers nccl_trainer communicator"
 names=$(printf 'cuda/%s\n' $order; grep -o '^cuda/[^ ]*' "$here/programs.txt")
 for name in $(awk '!seen[$0]++' <<<"$names"); do
   program=$(program_of "$name")
   [ "$name" != cuda/probe ] || continue
   if [ -z "$program" ]; then
     say "$name: not in the pack"
-  elif [ -n "${nccl:-}" ] && needs_nccl "$name"; then
+  elif [ -n "${nccl:-}" ] && needs "$name" nccl; then
     say "$name: left out, there is no NCCL"
+  elif [ -n "${cudnn:-}" ] && needs "$name" cudnn; then
+    say "$name: left out, there is no cuDNN"
   else
     limit=60
     [ "$name" != cuda/communicator ] || limit=100

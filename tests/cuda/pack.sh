@@ -38,6 +38,7 @@ while read -r name target built; do
   strip -s -o "$folder/bin/$target" "$built"
   needs=
   ! readelf -d "$built" | grep -q 'NEEDED.*libnccl' || needs=nccl
+  ! readelf -d "$built" | grep -q 'NEEDED.*libcudnn' || needs=cudnn
   echo "$name $target $needs"
 done <"$list" >"$folder/programs.txt"
 # Where there is no NCCL, what needs it for some of its ranks alone still starts with this in its place.

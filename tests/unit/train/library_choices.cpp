@@ -3,6 +3,7 @@
 // Ranks whose libraries take other algorithms for one problem would have other bits. A commit names them.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/library_attention.hpp"
 #include "belay/backend/host.hpp"
 #include "belay/comm.hpp"
 #include "belay/core/dtype.hpp"
@@ -104,4 +106,24 @@ TEST_CASE("ranks may multiply other shapes: only those of one problem are compar
   const auto rows = [](std::size_t, int rank) -> std::size_t { return rank == 1 ? 24 : 16; };
   CHECK(committed_steps(api, rows, refusal) == 4);
   CHECK(refusal.empty());
+}
+
+TEST_CASE("ranks of which one attends by its own form, for want of an engine, are named") {
+  std::atomic<int> named = 0;
+  belay::host::world{3}.run([&](belay::host::rank& rank) {
+    const belay::mesh mesh{rank, {.data = 3}};
+    const belay::cuda::attention_problem problem{belay::cuda::attention_pass::forward, 2, 16, 4, 2, 8};
+    belay::kit_choices chosen;
+    chosen.add(problem.word(), rank.number() == 2 ? 0 : 77, problem.text());
+    try {
+      expect_agreement(mesh, 1, belay::where::current(), &chosen);
+    } catch (const belay::usage_error& difference) {
+      const std::string what = difference.what();
+      named += what.find("ranks 0, 1 and rank 2 compute an attention forward of 2 sequences of 16, 4 heads of 8") !=
+                       std::string::npos
+                   ? 1
+                   : 0;
+    }
+  });
+  CHECK(named == 3);
 }

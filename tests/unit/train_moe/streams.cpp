@@ -147,6 +147,24 @@ TEST_CASE("TF32 and ranges of NVTX are of GPUs, and are not there unless they ar
   }
 }
 
+TEST_CASE("cuDNN's attention is of threads that share a GPU, in bf16, and is not there unless it is asked for") {
+  using form = train_moe::command_line::attention_form;
+  CHECK(parsed({"--device", "cuda", "--dtype", "bf16"})->attention == form::own);
+  CHECK(parsed({"--device", "cuda", "--dtype", "bf16", "--attention", "own"})->attention == form::own);
+  const std::vector<std::string> good{"--device", "cuda", "--dtype", "bf16", "--attention", "cudnn"};
+  REQUIRE(parsed(good));
+  CHECK(parsed(good)->attention == form::cudnn);
+  CHECK(!parsed({"--dtype", "bf16", "--attention", "cudnn"}));
+  CHECK(!parsed({"--device", "cuda", "--attention", "cudnn"}));
+  CHECK(!parsed({"--device", "cuda", "--dtype", "bf16", "--attention", "flash"}));
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--devices", "own"}, {"--backend", "processes"}}) {
+    std::vector<std::string> all = good;
+    all.insert(all.end(), more.begin(), more.end());
+    CHECK(!parsed(all));
+  }
+}
+
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(parsed({})->device == train_moe::device_kind::host);
   CHECK(!parsed({"--device", "gpu"}));
