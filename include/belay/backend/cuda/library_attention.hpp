@@ -132,10 +132,10 @@ class attention_parts {
  public:
   /// Of one pass over that extent.
   attention_parts(attention_pass pass, const attention_extent& of) noexcept {
-    const bool back = pass == attention_pass::backward;
-    bytes_ = {back ? of.queries() * sizeof(bf16) : checked_size(0),
-              back ? of.queries() * sizeof(bf16) : checked_size(0), back ? of.keys() * sizeof(bf16) : checked_size(0),
-              back ? of.keys() * sizeof(bf16) : checked_size(0), of.sums() * sizeof(float)};
+    bytes_[sums] = of.sums() * sizeof(float);
+    if (pass == attention_pass::forward) return;
+    bytes_[dcontext] = bytes_[dqueries] = of.queries() * sizeof(bf16);
+    bytes_[dkeys] = bytes_[dvalues] = of.keys() * sizeof(bf16);
   }
   /// Which of them.
   enum attention_part : std::uint8_t { dcontext, dqueries, dkeys, dvalues, sums, library };
