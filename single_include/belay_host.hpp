@@ -13343,6 +13343,8 @@ concept sorting_kit = requires(K& kit, view<const std::int32_t, 1> values, view<
 template <class K>
 concept joining_kit = requires {
   requires K::joins_products;
+};
+
 /// The choices of a kit's libraries, where they have several ways to compute something: by a hash of the problem one of
 /// the way, and the problem in words. A commit compares them between ranks when one of them has chosen anew.
 class kit_choices {
