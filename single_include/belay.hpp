@@ -11167,6 +11167,12 @@ template <std::size_t Count, class... T>
   return ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(pack_of<T, Count>) == 0) && ...);
 }
 
+/// Whether `count` indices are done by packs: of a kernel's two forms its addresses and their number choose.
+template <packed F>
+[[nodiscard]] BELAY_HD bool takes_packs(const F& f, std::size_t count) noexcept {
+  return count >= F::indices_of_pack && f.packs();
+}
+
 /// Elements [first, first + Count) of an array that is aligned for packs of so many, at `first` too.
 template <std::size_t Count, class T>
 [[nodiscard]] BELAY_HD pack_of<T, Count> load_pack(const T* array, std::size_t first) noexcept {
@@ -13220,6 +13226,13 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
   }
 }
 
+/// Which of two forms a row takes, by packs or not. A team of a test that has `took_packs(bool)` is told.
+template <team Team>
+[[nodiscard]] BELAY_HD constexpr bool by_packs(const Team& team, bool takes) noexcept {
+  if constexpr (requires { team.took_packs(takes); }) team.took_packs(takes);
+  return takes;
+}
+
 /// Runs `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them. Afterwards
 /// all lanes see what was written.
 template <team Team, packed F>
@@ -13227,7 +13240,8 @@ BELAY_HD constexpr void for_each_pack(const Team& team, std::size_t count, const
   if constexpr (Team::lanes == 1) {
     for_each_index(count, f);
   } else {
-    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
+    if (count == 0) return;
+    const std::size_t whole = by_packs(team, takes_packs(f, count)) ? count / F::indices_of_pack : 0;
     for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
     for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
     team.synchronize();
@@ -14172,7 +14186,7 @@ struct scaled_squares_of_ranges {
       double of[quad] = {};
       if (c < end) {
         const chunked_ranges::range_part chunk = ranges[c];
-        scale(global_address<T>(chunk.of->gradient) + chunk.first, chunk.count, team.lane % quad, of);
+        scale(team, global_address<T>(chunk.of->gradient) + chunk.first, chunk.count, of);
       }
       const double sum = folded(team, of);
       if (c < end && team.lane % quad == 0) out[c] = sum;
@@ -14183,12 +14197,13 @@ struct scaled_squares_of_ranges {
   static constexpr unsigned quad = 4;  // lanes of a chunk, and sums of each: sixteen in all
   static_assert(quad * quad == sum_lanes);
 
-  // Elements 4 q to 4 q + 3 of every sixteen.
-  BELAY_HD void scale(T* x, std::size_t count, unsigned q, double* of) const noexcept {
+  // Of every sixteen elements four, which are those of the lane.
+  template <team Team>
+  BELAY_HD void scale(const Team& team, T* x, std::size_t count, double* of) const noexcept {
     const T factor = *by;
     const std::size_t whole = count / sum_lanes * sum_lanes;
-    std::size_t i = q * quad;
-    if (are_packs<quad>(x)) {
+    std::size_t i = team.lane % quad * quad;
+    if (by_packs(team, are_packs<quad>(x))) {
       for (; i < whole; i += sum_lanes) {
         pack_of<T, quad> some = load_pack<quad>(x, i);
         for (unsigned s = 0; s < quad; ++s) add(some.of[s] *= factor, of[s]);
@@ -14391,7 +14406,7 @@ struct accumulate_sorted_rows {
     if (key >= of.limit || (place > 0 && key_at(place - 1) == key_at(place))) return;
     const std::size_t column = index % blocks() * columns_of_team, end = end_of_run(place);
     Table* const to = of.table + key * of.width;
-    if (packs())
+    if (by_packs(team, packs()))
       add<columns_of_pack>(team, place, end, to, column);
     else
       add<1>(team, place, end, to, column);

@@ -129,7 +129,7 @@ struct scaled_squares_of_ranges {
       double of[quad] = {};
       if (c < end) {
         const chunked_ranges::range_part chunk = ranges[c];
-        scale(global_address<T>(chunk.of->gradient) + chunk.first, chunk.count, team.lane % quad, of);
+        scale(team, global_address<T>(chunk.of->gradient) + chunk.first, chunk.count, of);
       }
       const double sum = folded(team, of);
       if (c < end && team.lane % quad == 0) out[c] = sum;
@@ -140,12 +140,13 @@ struct scaled_squares_of_ranges {
   static constexpr unsigned quad = 4;  // lanes of a chunk, and sums of each: sixteen in all
   static_assert(quad * quad == sum_lanes);
 
-  // Elements 4 q to 4 q + 3 of every sixteen.
-  BELAY_HD void scale(T* x, std::size_t count, unsigned q, double* of) const noexcept {
+  // Of every sixteen elements four, which are those of the lane.
+  template <team Team>
+  BELAY_HD void scale(const Team& team, T* x, std::size_t count, double* of) const noexcept {
     const T factor = *by;
     const std::size_t whole = count / sum_lanes * sum_lanes;
-    std::size_t i = q * quad;
-    if (are_packs<quad>(x)) {
+    std::size_t i = team.lane % quad * quad;
+    if (by_packs(team, are_packs<quad>(x))) {
       for (; i < whole; i += sum_lanes) {
         pack_of<T, quad> some = load_pack<quad>(x, i);
         for (unsigned s = 0; s < quad; ++s) add(some.of[s] *= factor, of[s]);

@@ -135,6 +135,12 @@ template <std::size_t Count, class... T>
   return ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(pack_of<T, Count>) == 0) && ...);
 }
 
+/// Whether `count` indices are done by packs: of a kernel's two forms its addresses and their number choose.
+template <packed F>
+[[nodiscard]] BELAY_HD bool takes_packs(const F& f, std::size_t count) noexcept {
+  return count >= F::indices_of_pack && f.packs();
+}
+
 /// Elements [first, first + Count) of an array that is aligned for packs of so many, at `first` too.
 template <std::size_t Count, class T>
 [[nodiscard]] BELAY_HD pack_of<T, Count> load_pack(const T* array, std::size_t first) noexcept {

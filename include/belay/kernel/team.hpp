@@ -83,6 +83,13 @@ BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f)
   }
 }
 
+/// Which of two forms a row takes, by packs or not. A team of a test that has `took_packs(bool)` is told.
+template <team Team>
+[[nodiscard]] BELAY_HD constexpr bool by_packs(const Team& team, bool takes) noexcept {
+  if constexpr (requires { team.took_packs(takes); }) team.took_packs(takes);
+  return takes;
+}
+
 /// Runs `f(0) ... f(count - 1)`, divided among the lanes; by packs where the arrays are aligned for them. Afterwards
 /// all lanes see what was written.
 template <team Team, packed F>
@@ -90,7 +97,8 @@ BELAY_HD constexpr void for_each_pack(const Team& team, std::size_t count, const
   if constexpr (Team::lanes == 1) {
     for_each_index(count, f);
   } else {
-    const std::size_t whole = f.packs() ? count / F::indices_of_pack : 0;
+    if (count == 0) return;
+    const std::size_t whole = by_packs(team, takes_packs(f, count)) ? count / F::indices_of_pack : 0;
     for (std::size_t p = team.lane; p < whole; p += Team::lanes) f.pack(p * F::indices_of_pack);
     for (std::size_t i = whole * F::indices_of_pack + team.lane; i < count; i += Team::lanes) f(i);
     team.synchronize();

@@ -291,16 +291,27 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
            !captures_.any();
   }
   /// How many calls there were; any thread may ask.
-  [[nodiscard]] std::size_t calls_so_far() {
-    const std::lock_guard lock(mutex_);
-    return calls_.size();
-  }
+  [[nodiscard]] std::size_t calls_so_far() { return with_queues([this](auto&) { return calls_.size(); }); }
   /// The names of all calls so far.
   [[nodiscard]] const std::vector<std::string>& calls() const noexcept { return calls_; }
 
+ protected:
+  template <class Work>
+  status_type compute(const char* name, stream_type on, const Work& work) {
+    return compute(name, on, work, work);
+  }
+  // The work is of that kernel, which is looked at, and knows what a device is not told.
+  template <class Kernel, class Work>
+  status_type compute(const char* name, stream_type on, const Kernel& kernel, const Work& work) {
+    return on_stream(name, on, [&]() -> std::string {
+      const auto reaches = [&](auto* at) { return holds(at, 0) || guarded_memory::within(registered_, at, 0); };
+      if (unreachable_address(kernel, reaches) == nullptr) return add(on, work);
+      return "a kernel has an address of the host that is not registered: " + name_of_kernel<Kernel>();
+    });
+  }
+
  private:
   friend class device_kernels<device_api, work_queue*, device_status>;
-
   // Counts the call, and fails the one that is to fail. Once a kernel has failed, all calls do.
   template <class Do>
   status_type call(const char* name, const Do& act) {
@@ -337,19 +348,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
     }
     if (maker) options_.turns->work_for(*maker);
   }
-  [[nodiscard]] bool backwards() const noexcept {
-    return options_.order == work_order::random && options_.seed % 2 == 1;
-  }
-  template <class Work>
-  status_type compute(const char* name, stream_type on, const Work& work) {
-    return on_stream(name, on, [&]() -> std::string {
-      const auto reaches = [&](const std::byte* place) {
-        return memory_.holds(place, 0) || guarded_memory::within(registered_, place, 0);
-      };
-      if (unreachable_address(work, reaches) == nullptr) return add(on, work);
-      return "a kernel has an address of the host that is not registered: " + name_of_kernel<Work>();
-    });
-  }
+  [[nodiscard]] bool backwards() const { return options_.order == work_order::random && options_.seed % 2 == 1; }
   // What is captured does not run.
   template <class Work>
   std::string add(stream_type on, const Work& work) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "belay/backend/cuda/attention_tiles.hpp"
+#include "belay/backend/cuda/tensor_tiles.hpp"
 #include "belay/backend/cuda/tensor_warp.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -178,6 +179,7 @@ struct fragment_grid {
 template <tensor_unit Unit, unsigned Size>
 struct attention_fragments {
   static constexpr unsigned lanes = fragment_lanes;
+  static constexpr tile_access access = tile_access::packed;
   using unit = Unit;
   static constexpr unsigned others = 4096 / Size;  // keys of a tile
   struct shared_type {
@@ -477,6 +479,7 @@ template <tensor_unit Unit, unsigned Size>
 struct attention_mean_fragments {
   using unit = Unit;
   static constexpr unsigned lanes = fragment_lanes;
+  static constexpr tile_access access = tile_access::packed;
   using shared_type = gradient_tiles<Size>;
   struct lane_type {
     held_operands<2, Size> held;
@@ -533,6 +536,7 @@ template <tensor_unit Unit, unsigned Size>
 struct attention_query_gradient_fragments {
   using unit = Unit;
   static constexpr unsigned lanes = fragment_lanes;
+  static constexpr tile_access access = tile_access::packed;
   using shared_type = gradient_tiles<Size>;
   struct lane_type {
     held_operands<Size <= 64 ? 2 : 1, Size> held;
@@ -579,6 +583,7 @@ template <tensor_unit Unit, unsigned Size>
 struct attention_key_gradient_fragments {
   using unit = Unit;
   static constexpr unsigned lanes = fragment_lanes;
+  static constexpr tile_access access = tile_access::packed;
   using shared_type = gradient_tiles<Size>;
   static constexpr unsigned others = shared_type::others;
   struct lane_type {
@@ -686,24 +691,17 @@ struct attention_key_gradient_fragments {
   }
 };
 
-/// Whether an operand's rows can be moved by 16 bytes.
-template <class T>
-[[nodiscard]] bool has_packs(const operand<T>& of) noexcept {
-  constexpr std::size_t count = 16 / sizeof(T);
-  return kernel::are_packs<count>(of.data) && of.stride % count == 0;
-}
 /// Whether kernels of fragments take a call: its heads have up to 128 columns, a multiple of 8, and its rows are
 /// aligned to 16 bytes.
 [[nodiscard]] inline bool are_fragments(const attention_sizes& of) noexcept {
   return of.head_size > 0 && of.head_size <= 128 && of.head_size % 8 == 0 && of.length < 0x7fffffffU;
 }
 [[nodiscard]] inline bool are_fragments(const attention_call<bf16>& call) noexcept {
-  return are_fragments(call.sizes) && has_packs(call.queries) && has_packs(call.keys) && has_packs(call.values) &&
-         has_packs(call.context);
+  return are_fragments(call.sizes) && rows_are_packed(call.queries, call.keys, call.values, call.context);
 }
 [[nodiscard]] inline bool are_fragments(const attention_gradient_call<bf16>& call) noexcept {
-  return are_fragments(call.sizes) && has_packs(call.queries) && has_packs(call.keys) && has_packs(call.values) &&
-         has_packs(call.dcontext) && has_packs(call.dqueries) && has_packs(call.dkeys) && has_packs(call.dvalues);
+  return are_fragments(call.sizes) && rows_are_packed(call.queries, call.keys, call.values, call.dcontext,
+                                                      call.dqueries, call.dkeys, call.dvalues);
 }
 
 /// Queues the forward, by tensor cores where they take it; false where `by` could not.

@@ -176,6 +176,7 @@ template <class T>
 struct attention_tiles {
   using number = compute_type_t<T>;
   static constexpr unsigned lanes = attention_lanes;
+  static constexpr tile_access access = tile_access::single;
   static constexpr std::size_t columns = sizeof(number) > 4 ? 64 : 128;
   struct shared_type {
     inner_product_tiles<number> factors;
@@ -320,6 +321,7 @@ template <class T>
 struct attention_mean_tiles {
   using number = compute_type_t<T>;
   static constexpr unsigned lanes = attention_lanes;
+  static constexpr tile_access access = tile_access::single;
   struct shared_type {
     inner_product_tiles<number> factors;
     number part[attention_lanes];
@@ -370,6 +372,7 @@ template <class T>
 struct attention_key_gradient_tiles {
   using number = compute_type_t<T>;
   static constexpr unsigned lanes = attention_lanes;
+  static constexpr tile_access access = tile_access::single;
   static constexpr std::size_t columns = sizeof(number) > 4 ? 16 : 64;
   struct shared_type {
     inner_product_tiles<number> factors;
@@ -457,6 +460,7 @@ template <class T>
 struct attention_query_gradient_tiles {
   using number = compute_type_t<T>;
   static constexpr unsigned lanes = attention_lanes;
+  static constexpr tile_access access = tile_access::single;
   static constexpr std::size_t columns = sizeof(number) > 4 ? 64 : 128;
   struct shared_type {
     inner_product_tiles<number> factors;

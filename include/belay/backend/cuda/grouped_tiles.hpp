@@ -32,6 +32,8 @@ struct scalar_tiles {
   /// it.
   static constexpr unsigned lanes = 256;
   static constexpr std::size_t rows = 64, columns = 64, depth = 16, own_rows = 4, own_columns = 4;
+  /// How it reads and writes.
+  static constexpr tile_access access = tile_access::single;
 
   /// Memory that the lanes of a block share: tiles of both operands.
   struct shared_type {
@@ -216,8 +218,9 @@ struct grouped_memory {
 /// is none is noted.
 template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_rows {
-  /// Lanes of one block.
+  /// Lanes of one block, and how they read and write.
   static constexpr unsigned lanes = Tiles::lanes;
+  static constexpr tile_access access = Tiles::access;
   using shared_type = grouped_memory<Tiles>;
   using lane_type = typename Tiles::lane_type;
 
@@ -247,8 +250,9 @@ struct grouped_rows {
 /// Matrix e of c from the rows of expert e, of a, which is read transposed, and of b.
 template <class Tiles, class C, class A, class B, std::integral Index>
 struct grouped_stack {
-  /// Lanes of one block.
+  /// Lanes of one block, and how they read and write.
   static constexpr unsigned lanes = Tiles::lanes;
+  static constexpr tile_access access = Tiles::access;
   using shared_type = grouped_memory<Tiles>;
   using lane_type = typename Tiles::lane_type;
 
@@ -294,9 +298,8 @@ bool queue_grouped(By& by, const grouped_rows_call<C, A, B, Index>& call, const 
       return call.b.as == as_is ? queue.template operator()<tensor_tiles<Unit, as_is, as_is, Access>>()
                                 : queue.template operator()<tensor_tiles<Unit, as_is, reading::transposed, Access>>();
     };
-    return rows_are_packed(call.c) && rows_are_packed(call.a) && rows_are_packed(call.b)
-               ? queue_by.template operator()<tile_access::packed>()
-               : queue_by.template operator()<tile_access::single>();
+    return rows_are_packed(call.c, call.a, call.b) ? queue_by.template operator()<tile_access::packed>()
+                                                   : queue_by.template operator()<tile_access::single>();
   } else {
     return queue.template operator()<scalar_tiles<compute_type_t<C>>>();
   }
@@ -308,9 +311,8 @@ bool queue_grouped(By& by, const grouped_stack_call<C, A, B, Index>& call, const
     const auto queue_by = [&]<tile_access Access>() {
       return queue.template operator()<tensor_tiles<Unit, reading::transposed, reading::as_is, Access>>();
     };
-    return rows_are_packed(call.c) && rows_are_packed(call.a) && rows_are_packed(call.b)
-               ? queue_by.template operator()<tile_access::packed>()
-               : queue_by.template operator()<tile_access::single>();
+    return rows_are_packed(call.c, call.a, call.b) ? queue_by.template operator()<tile_access::packed>()
+                                                   : queue_by.template operator()<tile_access::single>();
   } else {
     return queue.template operator()<scalar_tiles<compute_type_t<C>>>();
   }

@@ -146,7 +146,7 @@ template <kernel::indexed F>
 [[nodiscard]] cudaError_t launch_each(cudaStream_t on, std::size_t count, const F& f) {
   constexpr unsigned threads = 256;
   if constexpr (kernel::packed<F>) {
-    if (count >= F::indices_of_pack && f.packs())
+    if (kernel::takes_packs(f, count))
       return launch_kernel(on, {blocks_for(count / F::indices_of_pack, threads), threads}, run_packs<F>, count, f);
   }
   if (count == 0) return cudaSuccess;

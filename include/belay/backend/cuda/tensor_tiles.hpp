@@ -26,18 +26,24 @@ namespace belay::inline BELAY_ABI::cuda {
 }
 
 /// How a tile's elements are read and its sums written: 16 bytes at a time by copies that nobody waits for, and pairs
-/// of sums, where all addresses and widths are multiples of eight elements; or one element at a time.
+/// of sums, where rows are packed; or one element at a time.
 enum class tile_access : std::uint8_t { packed, single };
 
-/// Whether rows of a matrix, or of a stack of them, begin at multiples of 16 bytes and are as long.
+/// Whether rows of a matrix, or of a stack of them, begin at multiples of 16 bytes and are as long, so that they can be
+/// moved by 16 bytes.
 template <class T>
 [[nodiscard]] bool rows_are_packed(const operand<T>& x) noexcept {
-  constexpr std::size_t pack = 8;
-  return x.columns % pack == 0 && x.stride % pack == 0 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+  constexpr std::size_t pack = kernel::pack_size<T>;
+  return x.columns % pack == 0 && x.stride % pack == 0 && kernel::are_packs<pack>(x.data);
 }
 template <class T>
 [[nodiscard]] bool rows_are_packed(const operand_stack<T>& x) noexcept {
   return rows_are_packed(operand<T>{x.data, x.rows, x.columns, x.columns});
+}
+/// Whether those of all of these are.
+template <class... Each>
+requires(sizeof...(Each) > 1) [[nodiscard]] bool rows_are_packed(const Each&... each) noexcept {
+  return (rows_are_packed(each) && ...);
 }
 
 /// 128 rows of an operand by 32 of its depth, in memory of a block. They lie as in the operand: along the depth, or
@@ -143,8 +149,9 @@ class panel_copies {
 /// The tiles of products of operands that are read so. A block's shared memory has a `tile` of `shared_type`.
 template <tensor_unit Unit, reading A, reading B, tile_access Access>
 struct tensor_tiles {
-  /// Lanes of a block, and the tile that its eight warps compute, each 64 x 32 of it.
+  /// Lanes of a block, how they read and write, and the tile that its eight warps compute, each 64 x 32 of it.
   static constexpr unsigned lanes = 256;
+  static constexpr tile_access access = Access;
   static constexpr unsigned rows = 128, columns = 128, depth = 32, stages = 3;
   static constexpr unsigned warp_rows = 64, warp_columns = 32, side = 16;
 

@@ -170,7 +170,7 @@ struct accumulate_sorted_rows {
     if (key >= of.limit || (place > 0 && key_at(place - 1) == key_at(place))) return;
     const std::size_t column = index % blocks() * columns_of_team, end = end_of_run(place);
     Table* const to = of.table + key * of.width;
-    if (packs())
+    if (by_packs(team, packs()))
       add<columns_of_pack>(team, place, end, to, column);
     else
       add<1>(team, place, end, to, column);

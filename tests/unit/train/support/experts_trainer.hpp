@@ -40,25 +40,32 @@ struct result {
   }
 };
 
+/// The model that is trained unless another is asked for.
+inline model::mixtral_config few_columns() {
+  model::mixtral_config config;
+  config.vocab = 19;
+  config.hidden = 16;
+  config.expert_width = 24;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 8;
+  return config;
+}
+
 struct settings {
   belay::axes shape = {};
   std::size_t experts = 4;
   std::size_t capacity = 17;  // rows that a rank has room for at first
   belay::tier activations = belay::tier::device;
+  model::mixtral_config model = few_columns();
 };
 
 template <class T, int Stage = 1>
 auto body(result& out, const settings& how) {
   return [&out, how](auto& rank, auto& run) {
     belay::mesh mesh{rank, how.shape};
-    model::mixtral_config config;
-    config.vocab = 19;
-    config.hidden = 16;
-    config.expert_width = 24;
-    config.layers = 2;
-    config.heads = 4;
-    config.kv_heads = 2;
-    config.head_dim = 8;
+    model::mixtral_config config = how.model;
     config.experts = how.experts;
     config.positions = length;
     using number = belay::compute_type_t<T>;
@@ -83,7 +90,7 @@ auto body(result& out, const settings& how) {
         const auto scope = step.micro_batch(m);
         std::int32_t* const first = tokens.data() + m * 2 * count;
         run.engine().kit().each(
-            count, batch_of{first, 7 * step_number + 3 * m + 11 * static_cast<std::size_t>(rank.number()), 19});
+            count, batch_of{first, 7 * step_number + 3 * m + 11 * static_cast<std::size_t>(rank.number()), config.vocab});
         const belay::view<const std::int32_t, 2> x{first, {sequences, length}};
         auto embedded = belay::forward(scope, whole.first(), x);
         auto lower = belay::forward(scope, lower_layer, embedded.out());

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Which form the kernels of a training step take on a device: by packs of 16 bytes where rows are multiples of them, as
+// those of models are.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/host.hpp"
+#include "belay/core/dtype.hpp"
+#include "fakes/cuda/kernel_forms.hpp"
+#include "unit/train/support/experts_trainer.hpp"
+
+using namespace experts_trainer;
+using fakes::kernel_form;
+
+namespace {
+
+// A sixteenth of bench/beside_torch.py's 1b in each width, which have the same factors of two.
+settings like_1b() {
+  settings out;
+  out.model.vocab = 512;
+  out.model.hidden = 64;
+  out.model.expert_width = 224;
+  out.model.heads = 2;
+  out.model.kv_heads = 1;
+  out.model.head_dim = 32;
+  return out;
+}
+
+// Rows that begin anywhere.
+settings of_odd_widths() {
+  settings out;
+  out.model.hidden = 17;
+  out.model.expert_width = 25;
+  out.model.heads = 3;
+  out.model.kv_heads = 1;
+  out.model.head_dim = 6;
+  return out;
+}
+
+// What it makes is the host's, up to the order of a product's sums.
+template <class T>
+void train(fakes::form_counting_api& api, const settings& how) {
+  result got;
+  belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 1 << 12}), body<T>(got, how));
+  const result expected = on_host<T>(1, how);
+  REQUIRE(got.losses.size() == steps);
+  for (std::size_t i = 0; i < steps; ++i) CHECK(got.losses[i] == doctest::Approx(expected.losses[i]).epsilon(5e-3));
+  CHECK(api.empty());
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& each : names) out += each + '\n';
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of steps in bf16 move their rows by 16 bytes: none takes its general form") {
+  fakes::form_counting_api api;
+  train<belay::bf16>(api, like_1b());
+  CHECK(listed(api.forms().of(kernel_form::general)) == "");
+  const std::string packed = listed(api.forms().of(kernel_form::packed));
+  for (const char* each : {"adamw_of_ranges<", "attention_fragments<", "attention_key_gradient_fragments<",
+                           "grouped_rows<", "grouped_stack<", "noted_cross_entropy<", "pulled_rows<", "pushed_rows<",
+                           "returned_rows<", "rms_norm_rows<", "rms_norm_rows_backward<", "rotated_rows<",
+                           "scaled_squares_of_ranges<", "swiglu_rows<"}) {
+    CAPTURE(each);
+    CHECK(packed.find(each) != std::string::npos);
+  }
+}
+
+TEST_CASE("rows of odd widths are moved by the general forms of kernels, which are counted") {
+  fakes::form_counting_api api;
+  train<belay::bf16>(api, of_odd_widths());
+  const std::string general = listed(api.forms().of(kernel_form::general));
+  for (const char* each : {"attention_tiles<", "attention_key_gradient_tiles<", "grouped_rows<", "grouped_stack<",
+                           "noted_cross_entropy<", "pulled_rows<", "pushed_rows<", "returned_rows<", "rms_norm_rows<",
+                           "rms_norm_rows_backward<", "rotated_rows<", "swiglu_rows<"}) {
+    CAPTURE(each);
+    CHECK(general.find(each) != std::string::npos);
+  }
+}
