@@ -161,6 +161,23 @@ BELAY_HD void store_pack(const pack_of<T, Count>& from, T* array, std::size_t fi
   for (std::size_t i = 0; i < Count; ++i) array[first + i] = from.of[i];
 #endif
 }
+/// Writes them to memory of the device by one access. `store_pack` does so too, but for elements that have been in
+/// registers for long, of which nvcc writes each.
+template <std::size_t Count, class T>
+BELAY_HD void store_global_pack(const pack_of<T, Count>& from, T* array, std::size_t first) noexcept {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof from == 16) {
+    unsigned word[4];
+    __builtin_memcpy(word, from.of, sizeof word);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(array + first)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                 : "memory");
+    return;
+  }
+#endif
+  store_pack(from, array, first);
+}
 /// f(0) ... f(Count - 1), unrolled on a device, so that what they index may be registers.
 template <std::size_t Count, indexed F>
 BELAY_HD void run_pack(const F& f) noexcept {

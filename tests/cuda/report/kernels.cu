@@ -70,15 +70,19 @@ template __global__ void run_blocks(std::size_t, attention_query_gradient_fragme
 template __global__ void run_blocks(std::size_t, attention_query_gradient_fragments<tensor_warp, 128>);
 
 // Tiles.
-template __global__ void run_blocks(std::size_t, attention_tiles<bf16>);
-template __global__ void run_blocks(std::size_t, attention_mean_tiles<bf16>);
-template __global__ void run_blocks(std::size_t, attention_key_gradient_tiles<bf16>);
-template __global__ void run_blocks(std::size_t, attention_query_gradient_tiles<bf16>);
-template __global__ void run_blocks(std::size_t, attention_tiles<float>);
+constexpr tile_access packed = tile_access::packed, single = tile_access::single;
+template __global__ void run_blocks(std::size_t, attention_tiles<float, packed>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_tiles<float, packed>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_tiles<float, packed>);
+template __global__ void run_blocks(std::size_t, attention_tiles<float, single>);
+template __global__ void run_blocks(std::size_t, attention_tiles<bf16, single>);
+template __global__ void run_blocks(std::size_t, attention_mean_tiles<bf16, single>);
+template __global__ void run_blocks(std::size_t, attention_key_gradient_tiles<bf16, single>);
+template __global__ void run_blocks(std::size_t, attention_query_gradient_tiles<bf16, single>);
 
-using k_rows = tensor_tiles<tensor_warp, reading::as_is, reading::transposed, tile_access::packed>;
-using n_rows = tensor_tiles<tensor_warp, reading::as_is, reading::as_is, tile_access::packed>;
-using stacked = tensor_tiles<tensor_warp, reading::transposed, reading::as_is, tile_access::packed>;
+using k_rows = tensor_tiles<tensor_warp, reading::as_is, reading::transposed, packed>;
+using n_rows = tensor_tiles<tensor_warp, reading::as_is, reading::as_is, packed>;
+using stacked = tensor_tiles<tensor_warp, reading::transposed, reading::as_is, packed>;
 template __global__ void run_blocks(std::size_t, grouped_rows<k_rows, bf16, bf16, bf16, std::size_t>);
 template __global__ void run_blocks(std::size_t, grouped_rows<n_rows, bf16, bf16, bf16, std::size_t>);
 template __global__ void run_blocks(std::size_t, grouped_stack<stacked, float, bf16, bf16, std::size_t>);

@@ -91,8 +91,7 @@ class form_counting_api : public device_api {
     return compute("teams", on, g, [count, g, forms = &forms_] {
       std::array<bool, 2> took{};
       fibers warp(fiber_warp::lanes, count);
-      for (std::size_t row = 0; row < count; ++row)
-        warp.run([&](unsigned lane) { g(fiber_warp{lane, &took}, row); });
+      for (std::size_t row = 0; row < count; ++row) warp.run([&](unsigned lane) { g(fiber_warp{lane, &took}, row); });
       if (took[0]) forms->note<G>(kernel_form::packed);
       if (took[1]) forms->note<G>(kernel_form::general);
       if (!took[0] && !took[1]) forms->note<G>(kernel_form::only);

@@ -112,9 +112,21 @@ double worst_difference(const model::attention_shape& shape, std::size_t length)
 TEST_CASE("an attention of tiles is that of the model: heads that share keys, lengths and sizes that are no tile's") {
   CHECK(worst_difference<double>({5, 4, 2, 6}, 67) < 1e-13);
   CHECK(worst_difference<double>({3, 1, 1, 70}, 33) < 1e-13);  // more columns than a block has
+  CHECK(worst_difference<double>({5, 1, 1, 5}, 40) < 1e-13);   // of odd rows
   CHECK(worst_difference<float>({5, 2, 1, 34}, 64) < 1e-5);
+  CHECK(worst_difference<float>({5, 2, 1, 132}, 35) < 1e-5);
   CHECK(worst_difference<float>({5, 3, 3, 4}, 1) < 1e-5);
   CHECK(worst_difference<belay::bf16>({5, 4, 2, 6}, 67) < 4e-3);  // whose context is rounded
+}
+
+TEST_CASE("an attention whose logarithms nobody asks for writes none") {
+  constexpr std::size_t rows = 33, size = 4;
+  std::vector<float> x(rows * size, 0.5F), context(rows * size);
+  const belay::operand<const float> in{x.data(), rows, size, size};
+  belay::attention_call<float> call{{1, 1, size, rows}, in, in, in, {context.data(), rows, size, size}};
+  kernels_here by;
+  CHECK(belay::cuda::queue_attention_tiles(by, call));
+  CHECK(context == x);
 }
 
 namespace {

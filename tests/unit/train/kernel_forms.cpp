@@ -2,6 +2,8 @@
 //
 // Which form the kernels of a training step take on a device: by packs of 16 bytes where rows are multiples of them, as
 // those of models are.
+#include "fakes/cuda/kernel_forms.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -11,7 +13,6 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
 #include "belay/core/dtype.hpp"
-#include "fakes/cuda/kernel_forms.hpp"
 #include "unit/train/support/experts_trainer.hpp"
 
 using namespace experts_trainer;
@@ -66,12 +67,24 @@ TEST_CASE("the kernels of steps in bf16 move their rows by 16 bytes: none takes 
   train<belay::bf16>(api, like_1b());
   CHECK(listed(api.forms().of(kernel_form::general)) == "");
   const std::string packed = listed(api.forms().of(kernel_form::packed));
-  for (const char* each : {"adamw_of_ranges<", "attention_fragments<", "attention_key_gradient_fragments<",
-                           "grouped_rows<", "grouped_stack<", "noted_cross_entropy<", "pulled_rows<", "pushed_rows<",
-                           "returned_rows<", "rms_norm_rows<", "rms_norm_rows_backward<", "rotated_rows<",
-                           "scaled_squares_of_ranges<", "swiglu_rows<"}) {
+  for (const char* each :
+       {"adamw_of_ranges<", "attention_fragments<", "attention_key_gradient_fragments<", "grouped_rows<",
+        "grouped_stack<", "noted_cross_entropy<", "pulled_rows<", "pushed_rows<", "returned_rows<", "rms_norm_rows<",
+        "rms_norm_rows_backward<", "rotated_rows<", "scaled_squares_of_ranges<", "swiglu_rows<"}) {
     CAPTURE(each);
     CHECK(packed.find(each) != std::string::npos);
+  }
+}
+
+TEST_CASE("attention in fp32 moves its rows by 16 bytes where they are multiples of them") {
+  fakes::form_counting_api packed, general;
+  train<float>(packed, like_1b());
+  train<float>(general, of_odd_widths());
+  for (const char* each : {"attention_tiles<", "attention_key_gradient_tiles<", "attention_query_gradient_tiles<"}) {
+    CAPTURE(each);
+    CHECK(listed(packed.forms().of(kernel_form::packed)).find(each) != std::string::npos);
+    CHECK(listed(packed.forms().of(kernel_form::general)).find(each) == std::string::npos);
+    CHECK(listed(general.forms().of(kernel_form::general)).find(each) != std::string::npos);
   }
 }
 
