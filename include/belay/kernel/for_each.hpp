@@ -136,7 +136,10 @@ template <std::size_t Count, class... T>
 }
 
 /// Whether `count` indices are done by packs: of a kernel's two forms its addresses and their number choose.
-template <packed F>
+template <class F>
+requires requires(const F& f) {
+  { f.packs() } -> std::same_as<bool>;
+}
 [[nodiscard]] BELAY_HD bool takes_packs(const F& f, std::size_t count) noexcept {
   return count >= F::indices_of_pack && f.packs();
 }

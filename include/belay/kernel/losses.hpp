@@ -112,6 +112,15 @@ struct squared_difference_of {
     const auto difference = static_cast<double>(widened(output[i]) - target[i]);
     return difference * difference;
   }
+
+  /// Terms that `pack(i)` makes at once, from i on; `packs()` says whether both arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(output, target); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+    const auto of_output = load_pack<indices_of_pack>(output, i);
+    const auto of_target = load_pack<indices_of_pack>(target, i);
+    return terms_of<double, indices_of_pack>(squared_difference_of{of_output.of, of_target.of});
+  }
 };
 /// gradient[i] = 2 (output[i] - target[i]); it may be `output`.
 template <stored_real T>

@@ -30,6 +30,22 @@ inline constexpr std::size_t sum_lanes = 16;
   return (count + sum_chunk - 1) / sum_chunk;
 }
 
+/// A term that makes those of some consecutive indices at once, where its arrays are aligned for packs: `pack(i)` gives
+/// a `pack_of` the terms of [i, i + `indices_of_pack`).
+template <class Term>
+concept packed_term = requires(const Term& term, std::size_t i) {
+  { Term::indices_of_pack } -> std::convertible_to<std::size_t>;
+  { term.packs() } -> std::same_as<bool>;
+  term.pack(i);
+};
+/// term(0) ... term(Count - 1), of arrays that are in registers.
+template <class Sum, std::size_t Count, class Term>
+[[nodiscard]] BELAY_HD pack_of<Sum, Count> terms_of(const Term& term) noexcept {
+  pack_of<Sum, Count> out;
+  run_pack<Count>([&](std::size_t i) { out.of[i] = static_cast<Sum>(term(i)); });
+  return out;
+}
+
 /// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether
 /// the compiler fuses them with the addition.
 template <class Sum, stored_real T>
@@ -37,15 +53,32 @@ struct values_of {
   /// Term i.
   const T* x;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
+
+  /// Terms that `pack(i)` makes at once, from i on; `packs()` says whether the array is aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+    const auto own = load_pack<indices_of_pack>(x, i);
+    return terms_of<Sum, indices_of_pack>(values_of{own.of});
+  }
 };
 /// Terms of a sum: the products of two arrays.
-template <class Sum, stored_real T>
+template <class Sum, stored_real T, stored_real U = T>
 struct products_of {
   /// Term i.
   const T* x;
-  const T* y;
+  const U* y;
   BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
     return static_cast<Sum>(x[i]) * static_cast<Sum>(y[i]);
+  }
+
+  /// Terms that `pack(i)` makes at once, from i on; `packs()` says whether both arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T, U>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+    const auto of_x = load_pack<indices_of_pack>(x, i);
+    const auto of_y = load_pack<indices_of_pack>(y, i);
+    return terms_of<Sum, indices_of_pack>(products_of{of_x.of, of_y.of});
   }
 };
 
@@ -80,19 +113,88 @@ template <class Sum, class Term>
   return folded_lanes(lane);
 }
 
+/// The sixteen lanes of a sum in a team: each of its lanes has one, and what it has summed. Where a lane reads packs of
+/// P elements, lane a + c * 16 / P of the team has lane a * P + c of the sum.
+template <class Sum>
+struct lanes_in_team {
+  /// The sum of one lane, and P; 1 where elements are read one by one.
+  Sum mine;
+  unsigned pack;
+
+  /// The lane of a sum that a lane of a team has, and the first lane of the team that has a lane of the sum.
+  [[nodiscard]] BELAY_HD static constexpr unsigned lane_of(unsigned own, unsigned pack) noexcept {
+    const unsigned apart = sum_lanes / pack, place = own % sum_lanes;
+    return place % apart * pack + place / apart;
+  }
+  [[nodiscard]] BELAY_HD constexpr unsigned place_of(unsigned lane) const noexcept {
+    return lane / pack + lane % pack * (static_cast<unsigned>(sum_lanes) / pack);
+  }
+  /// The sum of all lanes, which are added in halves. Every lane of the team gets it.
+  template <team Team>
+  [[nodiscard]] BELAY_HD constexpr Sum folded(const Team& team) const noexcept {
+    Sum sum = mine;
+    for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
+      sum += team.from((team.lane + place_of(width)) % Team::lanes, sum);
+    return team.from(0, sum);
+  }
+};
+
+/// Lanes of a warp have read packs of terms that follow each other. Turns those of each half of the warp, so that a
+/// lane has the terms of one lane of a sum: from the first sixteen elements of the half on, sixteen apart.
+template <team Team, class Sum, std::size_t Pack>
+BELAY_HD void turn_packs(const Team& team, pack_of<Sum, Pack>& terms) noexcept {
+  for (unsigned half = 1; half < Pack; half *= 2) {
+    const unsigned away = half * (static_cast<unsigned>(sum_lanes) / Pack);
+    const bool upper = (team.lane & away) != 0;
+    run_pack<Pack>([&](std::size_t e) {
+      if ((e & half) != 0) return;
+      Sum &first = terms.of[e], &second = terms.of[e + half];
+      const Sum sent = upper ? first : second, got = team.from(team.lane ^ away, sent);
+      first = upper ? got : first;
+      second = upper ? second : got;
+    });
+  }
+}
+
+/// The lanes of the sum of `term(0) ... term(count - 1)` in a team, each to the bits of the host's. In a warp all lanes
+/// read, by packs where the arrays are aligned for them, and the upper half hands its terms to the lower one, whose
+/// sums count.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr lanes_in_team<Sum> summed_lanes(const Team& team, const Term& term,
+                                                                 std::size_t count) noexcept {
+  static_assert(Team::lanes == sum_lanes || Team::lanes == 2 * sum_lanes);
+  lanes_in_team<Sum> lanes{0, 1};
+  std::size_t whole = 0;
+  if constexpr (packed_term<Term> && Team::lanes == 2 * sum_lanes) {
+    constexpr std::size_t pack = Term::indices_of_pack, step = Team::lanes * pack;
+    if (count > 0 && by_packs(team, takes_packs(term, count))) {
+      lanes.pack = pack;
+      whole = count - count % pack;
+      for (std::size_t first = 0; first < whole; first += step) {
+        const std::size_t i = first + team.lane * pack;
+        auto terms = i < whole ? term.pack(i) : pack_of<Sum, pack>{};  // a sum stays what it is where 0 is added
+        turn_packs(team, terms);
+        run_pack<pack>([&](std::size_t e) { lanes.mine += terms.of[e]; });
+        run_pack<pack>([&](std::size_t e) {
+          lanes.mine += team.from((team.lane + static_cast<unsigned>(sum_lanes)) % Team::lanes, terms.of[e]);
+        });
+      }
+    }
+  }
+  std::size_t i = whole - whole % sum_lanes + lanes_in_team<Sum>::lane_of(team.lane, lanes.pack);
+  if (i < whole) i += sum_lanes;
+  for (; i < count; i += sum_lanes) lanes.mine += static_cast<Sum>(term(i));
+  return lanes;
+}
+
 /// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
 /// same halves. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
-  if constexpr (Team::lanes == 1) {
+  if constexpr (Team::lanes == 1)
     return sum_in_lanes<Sum>(term, count);
-  } else {
-    Sum mine = 0;
-    for (std::size_t i = team.lane % sum_lanes; i < count; i += sum_lanes) mine += term(i);
-    for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
-      mine += team.from((team.lane + width) % Team::lanes, mine);
-    return team.from(0, mine);
-  }
+  else
+    return summed_lanes<Sum>(team, term, count).folded(team);
 }
 
 /// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
@@ -187,6 +289,14 @@ struct magnitudes_of {
   /// Term i.
   const T* x;
   BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
+
+  /// Terms that `pack(i)` makes at once, from i on; `packs()` says whether the array is aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+    const auto own = load_pack<indices_of_pack>(x, i);
+    return terms_of<T, indices_of_pack>(magnitudes_of{own.of});
+  }
 };
 
 /// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are ignored.
@@ -218,10 +328,19 @@ template <real T, team Team, class Term>
     return maximum_in_lanes(term, count, floor);
   } else {
     T mine = floor;
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) {
-      const T value = term(i);
-      mine = value > mine ? value : mine;
+    const auto see = [&mine](T value) { mine = value > mine ? value : mine; };
+    std::size_t whole = 0;
+    if constexpr (packed_term<Term>) {
+      constexpr std::size_t pack = Term::indices_of_pack;
+      if (count > 0 && by_packs(team, takes_packs(term, count))) {
+        whole = count - count % pack;
+        for (std::size_t i = team.lane * pack; i < whole; i += Team::lanes * pack) {
+          const auto terms = term.pack(i);
+          run_pack<pack>([&](std::size_t e) { see(terms.of[e]); });
+        }
+      }
     }
+    for (std::size_t i = whole + team.lane; i < count; i += Team::lanes) see(term(i));
     for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
       const T other = team.from((team.lane + width) % Team::lanes, mine);
       mine = other > mine ? other : mine;

@@ -61,7 +61,7 @@ void check_rows(std::size_t width) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and from a warp", T, float, double) {
-  for (const std::size_t width : {1u, 15u, 16u, 33u, 100u}) {
+  for (const std::size_t width : {1u, 15u, 16u, 33u, 100u, 128u, 202u, 300u}) {
     check_rows<T, 16>(width);
     check_rows<T, 32>(width);
   }
@@ -70,7 +70,7 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
 TEST_CASE("rows of bf16 and float get the same bits from one thread and from a warp, aligned for packs or not") {
   using belay::bf16;
   const std::size_t rows = 3, used = 2;
-  for (const std::size_t width : {std::size_t{7}, std::size_t{8}, std::size_t{72}}) {
+  for (const std::size_t width : {std::size_t{7}, std::size_t{8}, std::size_t{72}, std::size_t{328}}) {
     CAPTURE(width);
     const auto narrow = [&](std::size_t count, double phase) {
       std::vector<bf16> out;

@@ -101,6 +101,15 @@ struct rms_norm_rows_backward {
     BELAY_HD constexpr number operator()(std::size_t i) const noexcept {
       return widened(dy[i]) * widened(weight[i]) * widened(x[i]);
     }
+
+    static constexpr std::size_t indices_of_pack = pack_size<Outer, Weight, T>;
+    [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(dy, weight, x); }
+    [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+      const auto of_dy = load_pack<indices_of_pack>(dy, i);
+      const auto of_weight = load_pack<indices_of_pack>(weight, i);
+      const auto of_x = load_pack<indices_of_pack>(x, i);
+      return terms_of<number, indices_of_pack>(projection{of_dy.of, of_weight.of, of_x.of});
+    }
   };
   struct element {
     const T* x;

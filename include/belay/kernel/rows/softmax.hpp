@@ -143,6 +143,13 @@ struct exponential_of {
   BELAY_HD constexpr compute_type_t<T> operator()(std::size_t i) const noexcept {
     return exponential(widened(x[i]) - largest);
   }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept {
+    const auto own = load_pack<indices_of_pack>(x, i);
+    return terms_of<compute_type_t<T>, indices_of_pack>(exponential_of{own.of, largest});
+  }
 };
 
 /// out[i] = factor * e^(x[i] - largest), rounded; `out` may be `x`.

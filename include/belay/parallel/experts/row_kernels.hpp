@@ -352,10 +352,8 @@ struct returned_rows {
     } else if (row != nullptr) {
       const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
       for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-      number partial = 0;
-      for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
-        partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-      for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
+      const auto lanes = kernel::summed_lanes<number>(team, kernel::products_of<number, Dy, T>{gradient, row}, whole);
+      for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lanes.place_of(lane), lanes.mine);
       team.synchronize();  // the row is overwritten from here on
       kernel::for_each_pack(team, rows.hidden, element{weights[i], gradient, row});
     }
