@@ -13171,9 +13171,9 @@ void mixed_product(const host_products& by, const product_call<C, A, B>& call) {
 
 // ---- belay/kernel/team.hpp
 //
-// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel
-// of rows is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
-// kernel/reduce.hpp, in the same order.
+// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, a warp, or for a long
+// row the warps of a block. A kernel of rows is written against a team. It gets the same bits from any, because a sum
+// always has the sixteen lanes of kernel/reduce.hpp, in the same order.
 //
 //   struct normed {                                               // row r of `out` = row r of `in` / its sum
 //     const float* in;
@@ -13229,10 +13229,23 @@ struct solo {
 template <class Team>
 concept team = Team::lanes == 1 || Team::lanes % 16 == 0;
 
+/// A team of smaller ones, such as a block of warps: `part()` is that of the calling lane, whose number is lane /
+/// `part_type::lanes`.
+template <class Team>
+concept divided_team = team<Team> && team<typename Team::part_type> && requires(const Team& all) {
+  { all.part() } -> std::same_as<typename Team::part_type>;
+};
+
 /// A kernel whose index is a row, done by a team.
 template <class G, class Team = solo>
 concept cooperative = requires(const G& g, const Team& team, std::size_t row) {
   g(team, row);
+};
+
+/// A kernel of rows that says how long they are: a device gives a long one a block instead of a warp.
+template <class G>
+concept sized_rows = requires(const G& g) {
+  { g.columns() } -> std::same_as<std::size_t>;
 };
 
 /// Runs `f(0) ... f(count - 1)`, divided among the lanes. Afterwards all lanes see what was written.
@@ -13738,7 +13751,7 @@ struct take_master {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// Elements that are summed in lanes before the result is added to a running sum.
+/// Elements that are summed in lanes before the result is added to a running sum. A longer row has a block on a device.
 inline constexpr std::size_t sum_chunk = 4096;
 inline constexpr std::size_t sum_lanes = 16;
 
@@ -13815,10 +13828,10 @@ template <class Sum>
   return lane[0];
 }
 
-/// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
-/// halves.
+/// Sums `term(0) ... term(count - 1)` of a chunk in sixteen lanes: element i goes to lane i modulo 16. Then lanes are
+/// added in halves.
 template <class Sum, class Term>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+[[nodiscard]] BELAY_HD constexpr Sum sum_of_chunk(Term term, std::size_t count) noexcept {
   Sum lane[sum_lanes] = {};
   const std::size_t whole = count - count % sum_lanes;
   for (std::size_t i = 0; i < whole; i += sum_lanes) {
@@ -13828,6 +13841,37 @@ template <class Sum, class Term>
     if (l < count - whole) lane[l] += term(whole + l);
   }
   return folded_lanes(lane);
+}
+
+/// The terms of a range from `first` on, which is where a chunk begins.
+template <class Term>
+struct terms_from {
+  /// The terms of the range.
+  Term all;
+  std::size_t first;
+  /// Term i.
+  BELAY_HD constexpr auto operator()(std::size_t i) const noexcept { return all(first + i); }
+
+  /// Terms that `pack(i)` makes at once, from i on, where the range has such.
+  static constexpr std::size_t indices_of_pack = [] {
+    if constexpr (packed_term<Term>) return std::size_t{Term::indices_of_pack};
+    return std::size_t{1};
+  }();
+  [[nodiscard]] BELAY_HD bool packs() const noexcept requires packed_term<Term> { return all.packs(); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept requires packed_term<Term> {
+    return all.pack(first + i);
+  }
+};
+
+/// Sums `term(0) ... term(count - 1)`: chunks of `sum_chunk` in sixteen lanes each, and these one after the other.
+template <class Sum, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+  if (count <= sum_chunk) [[likely]]
+    return sum_of_chunk<Sum>(term, count);
+  Sum total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk)
+    total += sum_of_chunk<Sum>(terms_from<Term>{term, first}, count - first < sum_chunk ? count - first : sum_chunk);
+  return total;
 }
 
 /// The sixteen lanes of a sum in a team: each of its lanes has one, and what it has summed. Where a lane reads packs of
@@ -13904,14 +13948,31 @@ template <class Sum, team Team, class Term>
   return lanes;
 }
 
-/// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
-/// same halves. Every lane gets the sum.
+/// Sums `term(0) ... term(count - 1)` by a team, to the bits of one thread: the lanes of a warp have those of a chunk's
+/// sum, and the warps of a block take chunks in turn. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
-  if constexpr (Team::lanes == 1)
+  if constexpr (Team::lanes == 1) {
     return sum_in_lanes<Sum>(term, count);
-  else
-    return summed_lanes<Sum>(team, term, count).folded(team);
+  } else {
+    const auto of_chunk = [&](const auto& by, std::size_t first) {
+      const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+      return summed_lanes<Sum>(by, terms_from<Term>{term, first}, size).folded(by);
+    };
+    Sum total = 0;
+    if constexpr (divided_team<Team>) {
+      const std::size_t parts = Team::lanes / Team::part_type::lanes;
+      for (std::size_t first = 0; first < count; first += parts * sum_chunk) {
+        const std::size_t mine = first + team.lane / Team::part_type::lanes * sum_chunk;
+        const Sum sum = mine < count ? of_chunk(team.part(), mine) : Sum(0);
+        for (std::size_t p = 0; p < parts && first + p * sum_chunk < count; ++p)
+          total += team.from(static_cast<unsigned>(p) * Team::part_type::lanes, sum);
+      }
+    } else {
+      for (std::size_t first = 0; first < count; first += sum_chunk) total += of_chunk(team, first);
+    }
+    return total;
+  }
 }
 
 /// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
@@ -13945,41 +14006,25 @@ struct chunk_sums_of_squares {
   }
 };
 
-/// Terms that are products, added in chunks: the same bits for every team and thread.
-template <class Sum, real T>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
-  Sum total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<Sum>(products_of<Sum, T>{term.x + first, term.y + first}, size);
-  }
-  return total;
-}
-
 /// x[0] + ... + x[count - 1] in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double sum(const T* x, std::size_t count) noexcept {
-  double total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<double>(values_of<double, T>{x + first}, size);
-  }
-  return total;
+  return sum_in_lanes<double>(values_of<double, T>{x}, count);
 }
 
 /// The inner product in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double dot(const T* x, const T* y, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, y}, count);
+  return sum_in_lanes<double>(products_of<double, T>{x, y}, count);
 }
 
 /// The square of the Euclidean norm, in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double sum_of_squares(const T* x, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, x}, count);
+  return sum_in_lanes<double>(products_of<double, T>{x, x}, count);
 }
 
-/// Sums over one row in the type in which its elements are computed, for rows of a few thousand elements at most.
+/// Sums over one row in the type in which its elements are computed.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(values_of<T, T>{x}, width);
@@ -14648,6 +14693,7 @@ struct rms_norm_rows {
   number epsilon;
   T* around = nullptr;
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
@@ -14667,6 +14713,7 @@ struct rms_norm_rows_again {
   Out* out;
   std::size_t width;
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     for_each_pack(team, width,
@@ -14688,6 +14735,8 @@ struct rms_norm_rows_backward {
   Inner* din;
   std::size_t width;
   const Beside* beside = nullptr;
+
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
 
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
@@ -15065,6 +15114,7 @@ struct cross_entropy_rows {
   double scale = 1;
   findings_note found = {};
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return vocabulary; }
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
     const double loss = row_loss(team, row);
@@ -15184,6 +15234,8 @@ struct losses_of_rows {
   double* losses;
   std::size_t first;
 
+  /// How long a row is, where the loss says so.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept requires sized_rows<L> { return loss.columns(); }
   /// Row first + i.
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
@@ -15225,6 +15277,9 @@ struct kept_loss {
   /// The loss, and where its sum goes.
   L loss;
   double* sum;
+
+  /// How long a row is, where the loss says so.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept requires sized_rows<L> { return loss.columns(); }
 
   /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
   /// arguments does all of the loss on one thread.
@@ -15312,6 +15367,9 @@ struct noted_cross_entropy {
   /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
   std::size_t row_count;
+
+  /// How long a row is.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return each.vocabulary; }
 
   /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
   /// arguments does all of the loss on one thread.

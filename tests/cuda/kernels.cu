@@ -21,9 +21,9 @@ namespace {
 
 namespace kernel = belay::kernel;
 
-constexpr std::size_t rows = 37;
+constexpr std::size_t rows = 67;
 constexpr std::size_t width = 64;
-constexpr std::size_t count = rows * width;
+constexpr std::size_t count = rows * width;  // more than a chunk of a sum
 
 // The arrays that the kernels read and write; one set on the host, one that both sides can reach.
 struct arrays {
@@ -237,6 +237,8 @@ int main() {
   compare("noted_squared_error", 1, [](const arrays& x) {
     return belay::cuda::single_run<kernel::noted_squared_error<float>>{{x.a, x.b, x.out, count, 0, {}}};
   });
+  compare("cross_entropy_rows of a long row", 1,
+          [](const arrays& x) { return kernel::cross_entropy_rows<float>{x.a, x.index, x.sums, x.out, count, 0.5}; });
   compare("noted_cross_entropy", 1, [](const arrays& x) {
     return belay::cuda::single_run<kernel::noted_cross_entropy<float>>{
         {{x.a, x.index, nullptr, x.out, width, 0.5}, rows}};
@@ -246,6 +248,8 @@ int main() {
   });
   compare("rms_norm_rows", rows,
           [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, width, 1e-5f}; });
+  compare("rms_norm_rows of a long row", 1,
+          [](const arrays& x) { return kernel::rms_norm_rows<float>{x.a, x.b, x.out, x.row, count, 1e-5f}; });
   compare("rms_norm_rows_again", rows, [](const arrays& x) {
     return kernel::rms_norm_rows_again<float>{x.a, x.b, x.row, x.out, width};
   });

@@ -44,6 +44,8 @@ struct losses_of_rows {
   double* losses;
   std::size_t first;
 
+  /// How long a row is, where the loss says so.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept requires sized_rows<L> { return loss.columns(); }
   /// Row first + i.
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
@@ -85,6 +87,9 @@ struct kept_loss {
   /// The loss, and where its sum goes.
   L loss;
   double* sum;
+
+  /// How long a row is, where the loss says so.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept requires sized_rows<L> { return loss.columns(); }
 
   /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
   /// arguments does all of the loss on one thread.
@@ -172,6 +177,9 @@ struct noted_cross_entropy {
   /// The loss of each row, and how many there are.
   cross_entropy_rows<T> each;
   std::size_t row_count;
+
+  /// How long a row is.
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return each.vocabulary; }
 
   /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
   /// arguments does all of the loss on one thread.

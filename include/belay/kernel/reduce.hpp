@@ -21,7 +21,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// Elements that are summed in lanes before the result is added to a running sum.
+/// Elements that are summed in lanes before the result is added to a running sum. A longer row has a block on a device.
 inline constexpr std::size_t sum_chunk = 4096;
 inline constexpr std::size_t sum_lanes = 16;
 
@@ -98,10 +98,10 @@ template <class Sum>
   return lane[0];
 }
 
-/// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
-/// halves.
+/// Sums `term(0) ... term(count - 1)` of a chunk in sixteen lanes: element i goes to lane i modulo 16. Then lanes are
+/// added in halves.
 template <class Sum, class Term>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+[[nodiscard]] BELAY_HD constexpr Sum sum_of_chunk(Term term, std::size_t count) noexcept {
   Sum lane[sum_lanes] = {};
   const std::size_t whole = count - count % sum_lanes;
   for (std::size_t i = 0; i < whole; i += sum_lanes) {
@@ -111,6 +111,37 @@ template <class Sum, class Term>
     if (l < count - whole) lane[l] += term(whole + l);
   }
   return folded_lanes(lane);
+}
+
+/// The terms of a range from `first` on, which is where a chunk begins.
+template <class Term>
+struct terms_from {
+  /// The terms of the range.
+  Term all;
+  std::size_t first;
+  /// Term i.
+  BELAY_HD constexpr auto operator()(std::size_t i) const noexcept { return all(first + i); }
+
+  /// Terms that `pack(i)` makes at once, from i on, where the range has such.
+  static constexpr std::size_t indices_of_pack = [] {
+    if constexpr (packed_term<Term>) return std::size_t{Term::indices_of_pack};
+    return std::size_t{1};
+  }();
+  [[nodiscard]] BELAY_HD bool packs() const noexcept requires packed_term<Term> { return all.packs(); }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t i) const noexcept requires packed_term<Term> {
+    return all.pack(first + i);
+  }
+};
+
+/// Sums `term(0) ... term(count - 1)`: chunks of `sum_chunk` in sixteen lanes each, and these one after the other.
+template <class Sum, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+  if (count <= sum_chunk) [[likely]]
+    return sum_of_chunk<Sum>(term, count);
+  Sum total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk)
+    total += sum_of_chunk<Sum>(terms_from<Term>{term, first}, count - first < sum_chunk ? count - first : sum_chunk);
+  return total;
 }
 
 /// The sixteen lanes of a sum in a team: each of its lanes has one, and what it has summed. Where a lane reads packs of
@@ -187,14 +218,31 @@ template <class Sum, team Team, class Term>
   return lanes;
 }
 
-/// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
-/// same halves. Every lane gets the sum.
+/// Sums `term(0) ... term(count - 1)` by a team, to the bits of one thread: the lanes of a warp have those of a chunk's
+/// sum, and the warps of a block take chunks in turn. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
-  if constexpr (Team::lanes == 1)
+  if constexpr (Team::lanes == 1) {
     return sum_in_lanes<Sum>(term, count);
-  else
-    return summed_lanes<Sum>(team, term, count).folded(team);
+  } else {
+    const auto of_chunk = [&](const auto& by, std::size_t first) {
+      const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+      return summed_lanes<Sum>(by, terms_from<Term>{term, first}, size).folded(by);
+    };
+    Sum total = 0;
+    if constexpr (divided_team<Team>) {
+      const std::size_t parts = Team::lanes / Team::part_type::lanes;
+      for (std::size_t first = 0; first < count; first += parts * sum_chunk) {
+        const std::size_t mine = first + team.lane / Team::part_type::lanes * sum_chunk;
+        const Sum sum = mine < count ? of_chunk(team.part(), mine) : Sum(0);
+        for (std::size_t p = 0; p < parts && first + p * sum_chunk < count; ++p)
+          total += team.from(static_cast<unsigned>(p) * Team::part_type::lanes, sum);
+      }
+    } else {
+      for (std::size_t first = 0; first < count; first += sum_chunk) total += of_chunk(team, first);
+    }
+    return total;
+  }
 }
 
 /// Sums `term(0) ... term(count - 1)` one after the other, for few of them: lanes make the terms at once and hand them
@@ -228,41 +276,25 @@ struct chunk_sums_of_squares {
   }
 };
 
-/// Terms that are products, added in chunks: the same bits for every team and thread.
-template <class Sum, real T>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
-  Sum total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<Sum>(products_of<Sum, T>{term.x + first, term.y + first}, size);
-  }
-  return total;
-}
-
 /// x[0] + ... + x[count - 1] in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double sum(const T* x, std::size_t count) noexcept {
-  double total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<double>(values_of<double, T>{x + first}, size);
-  }
-  return total;
+  return sum_in_lanes<double>(values_of<double, T>{x}, count);
 }
 
 /// The inner product in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double dot(const T* x, const T* y, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, y}, count);
+  return sum_in_lanes<double>(products_of<double, T>{x, y}, count);
 }
 
 /// The square of the Euclidean norm, in double.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr double sum_of_squares(const T* x, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, x}, count);
+  return sum_in_lanes<double>(products_of<double, T>{x, x}, count);
 }
 
-/// Sums over one row in the type in which its elements are computed, for rows of a few thousand elements at most.
+/// Sums over one row in the type in which its elements are computed.
 template <real T>
 [[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
   return sum_in_lanes<T>(values_of<T, T>{x}, width);

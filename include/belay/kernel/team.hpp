@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel
-// of rows is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
-// kernel/reduce.hpp, in the same order.
+// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, a warp, or for a long
+// row the warps of a block. A kernel of rows is written against a team. It gets the same bits from any, because a sum
+// always has the sixteen lanes of kernel/reduce.hpp, in the same order.
 //
 //   struct normed {                                               // row r of `out` = row r of `in` / its sum
 //     const float* in;
@@ -66,10 +66,23 @@ struct solo {
 template <class Team>
 concept team = Team::lanes == 1 || Team::lanes % 16 == 0;
 
+/// A team of smaller ones, such as a block of warps: `part()` is that of the calling lane, whose number is lane /
+/// `part_type::lanes`.
+template <class Team>
+concept divided_team = team<Team> && team<typename Team::part_type> && requires(const Team& all) {
+  { all.part() } -> std::same_as<typename Team::part_type>;
+};
+
 /// A kernel whose index is a row, done by a team.
 template <class G, class Team = solo>
 concept cooperative = requires(const G& g, const Team& team, std::size_t row) {
   g(team, row);
+};
+
+/// A kernel of rows that says how long they are: a device gives a long one a block instead of a warp.
+template <class G>
+concept sized_rows = requires(const G& g) {
+  { g.columns() } -> std::same_as<std::size_t>;
 };
 
 /// Runs `f(0) ... f(count - 1)`, divided among the lanes. Afterwards all lanes see what was written.

@@ -22,7 +22,7 @@ endif()
 
 # name_of(entry out): "run_rows adamw_of_ranges" of a mangled name.
 function(name_of entry out)
-  string(REGEX MATCH "run_(packs|rows|blocks|indices)" how ${entry})
+  string(REGEX MATCH "run_(packs|rows|long_rows|blocks|indices)" how ${entry})
   string(REGEX REPLACE "^.*${how}I" "" rest ${entry})
   string(REGEX MATCHALL "[0-9]+[a-z_]+[a-z]" words ${rest})
   set(found "")

@@ -67,6 +67,33 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
   }
 }
 
+TEST_CASE("a long row is summed chunk by chunk, to the same bits by one thread, a warp and the warps of a block") {
+  static_assert(divided_team<test::threads_of_block<2>> && !divided_team<threads<32>>);
+  constexpr std::size_t width = 2 * sum_chunk + 300;
+  const auto x = wave<float>(width, 0), weight = wave<float>(width, 1), dy = wave<float>(width, 2);
+  CHECK(row_sum(x.data(), width) == row_sum(x.data(), sum_chunk) + row_sum(x.data() + sum_chunk, sum_chunk) +
+                                        row_sum(x.data() + 2 * sum_chunk, 300));
+  const std::int32_t target = width - 1;
+  struct outcome {
+    std::vector<float> normed, backward, gradient;
+    float inverse = 0;
+    double loss = 0;
+    bool operator==(const outcome&) const = default;
+  };
+  const auto by = [&](const auto& run) {
+    outcome out{x, x, x};
+    const rms_norm_rows<float> norm{x.data(), weight.data(), out.normed.data(), &out.inverse, width, 0.01F};
+    CHECK(norm.columns() > sum_chunk);  // so that a device gives it a block
+    run(norm);
+    run(rms_norm_rows_backward<float>{x.data(), weight.data(), &out.inverse, dy.data(), out.backward.data(), width});
+    run(cross_entropy_rows<float>{out.gradient.data(), &target, &out.loss, out.gradient.data(), width, 0.5});
+    return out;
+  };
+  const outcome expected = by([](const auto& kernel) { for_each_row(1, kernel); });
+  CHECK(by([](const auto& kernel) { run_by_threads<32>(1, kernel); }) == expected);
+  CHECK(by([](const auto& kernel) { test::run_by_block<2>(1, kernel); }) == expected);
+}
+
 TEST_CASE("rows of bf16 and float get the same bits from one thread and from a warp, aligned for packs or not") {
   using belay::bf16;
   const std::size_t rows = 3, used = 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The one launcher of kernels: an index a thread, a row a warp, or a tile a block. For nvcc.
+// The one launcher of kernels: an index a thread, a row a warp or a block, or a tile a block. For nvcc.
 //
 //   belay::cuda::launch_each(stream, count, belay::kernel::axpy<float>{0.5F, x, y});
 //   belay::cuda::launch_rows(stream, rows, belay::kernel::causal_softmax_rows<float>{x, y, length});
@@ -13,6 +13,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/reduce.hpp"
 #include "belay/kernel/team.hpp"
 
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
@@ -44,6 +45,33 @@ struct warp {
 #else
     return value;
 #endif
+  }
+};
+
+/// The team of a long row: the warps of a block, whose lanes hand numbers round by memory that they share.
+struct block_of_warps {
+  using part_type = warp;
+  /// Threads of the block, this one's number in it, and a word for each.
+  static constexpr unsigned lanes = 256;
+  unsigned lane;
+  unsigned long long* words;
+
+  /// The warp of this lane.
+  [[nodiscard]] BELAY_HD warp part() const { return {lane % warp::lanes}; }
+  /// Waits for the other lanes; gives the value of lane `other`.
+  BELAY_HD void synchronize() const {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
+  template <class T>
+  [[nodiscard]] BELAY_HD T from(unsigned other, T value) const {
+    static_assert(sizeof(T) <= sizeof *words);
+    __builtin_memcpy(words + lane, &value, sizeof value);
+    synchronize();
+    __builtin_memcpy(&value, words + other, sizeof value);
+    synchronize();
+    return value;
   }
 };
 
@@ -89,6 +117,13 @@ __global__ void run_rows(std::size_t rows, G g) {
   const std::size_t step = std::size_t{gridDim.x} * (blockDim.x / warp::lanes);
   std::size_t row = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / warp::lanes;
   for (; row < rows; row += step) g(warp{threadIdx.x % warp::lanes}, row);
+}
+
+/// Runs the kernel for each row: a block is its team.
+template <kernel::cooperative<block_of_warps> G>
+__global__ void __launch_bounds__(block_of_warps::lanes) run_long_rows(std::size_t rows, G g) {
+  __shared__ unsigned long long words[block_of_warps::lanes];
+  for (std::size_t row = blockIdx.x; row < rows; row += gridDim.x) g(block_of_warps{threadIdx.x, words}, row);
 }
 
 /// Shared memory of a block that a kernel has without asking for more, and the most that it has on any GPU from sm_80
@@ -153,11 +188,16 @@ template <kernel::indexed F>
   return launch_kernel(on, {blocks_for(count, threads), threads}, run_indices<F>, count, f);
 }
 
-/// Launches `run_rows` on the stream; nothing for no rows. Gives the launch's error.
+/// Launches `run_rows` on the stream, or `run_long_rows` of rows that are longer than a chunk of their sums; nothing
+/// for no rows. Gives the launch's error.
 template <kernel::cooperative<warp> G>
 [[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
   constexpr unsigned warps = 4;
   if (rows == 0) return cudaSuccess;
+  if constexpr (kernel::sized_rows<G>) {
+    if (g.columns() > kernel::sum_chunk)
+      return launch_kernel(on, {blocks_for(rows, 1), block_of_warps::lanes}, run_long_rows<G>, rows, g);
+  }
   return launch_kernel(on, {blocks_for(rows, warps), warps * warp::lanes}, run_rows<G>, rows, g);
 }
 

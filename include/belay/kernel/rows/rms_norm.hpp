@@ -52,6 +52,7 @@ struct rms_norm_rows {
   number epsilon;
   T* around = nullptr;
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     const T* x = in + row * width;
@@ -71,6 +72,7 @@ struct rms_norm_rows_again {
   Out* out;
   std::size_t width;
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     for_each_pack(team, width,
@@ -92,6 +94,8 @@ struct rms_norm_rows_backward {
   Inner* din;
   std::size_t width;
   const Beside* beside = nullptr;
+
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return width; }
 
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {

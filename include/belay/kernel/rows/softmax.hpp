@@ -184,6 +184,7 @@ struct cross_entropy_rows {
   double scale = 1;
   findings_note found = {};
 
+  [[nodiscard]] constexpr std::size_t columns() const noexcept { return vocabulary; }
   template <team Team>
   BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
     const double loss = row_loss(team, row);
