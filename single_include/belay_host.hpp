@@ -26957,9 +26957,10 @@ class slot_ring {
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return bytes_; }
   /// Slots that were taken and not given back.
   [[nodiscard]] std::size_t held() const noexcept { return static_cast<std::size_t>(acquired_ - released_); }
-  /// Between two uses that an exception has cut off: all slots are free, and nothing is waited for.
+  /// Between two uses, also where an exception has cut off the first: all slots are free, nothing is waited for, and
+  /// the first slot is the next.
   void reset() noexcept {
-    released_ = acquired_;
+    acquired_ = released_ = 0;
     for (stream_event& each : slots_) each = {};
   }
 
@@ -41511,8 +41512,13 @@ class offloaded_state {
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
                   std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
 
+  /// The parts of ranges that each chunk has, as rows of a table that will lie from `rows` on: where they are updated.
+  [[nodiscard]] std::vector<kernel::chunked_range> describe(const kernel::chunked_range* rows);
+
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream; or, where the chunks were
+  /// described, `computes(ranges, chunks of sums in them, state, elements from one part of it to the next)` that of a
+  /// chunk. The gather of each bucket
   /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
   /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
   /// launch.
@@ -41584,6 +41590,10 @@ class offloaded_state {
                                         : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
   }
+  // Elements from one part of a chunk's state to the next.
+  [[nodiscard]] std::size_t part_of(const slot_view& slot) const noexcept {
+    return state_in_slot_ > 0 ? slot.count : part_;
+  }
   // What a file is read into and written from.
   [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
     return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
@@ -41647,13 +41657,23 @@ class offloaded_state {
   template <class Engine, class Computes>
   void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
+    if constexpr (std::invocable<const Computes&, kernel::chunked_ranges, std::size_t, state_type*, std::size_t>) {
+      const chunk_rows& own = rows_of_[k];
+      computes(kernel::chunked_ranges{rows_ + own.first, own.count}, own.chunks, slot.state[0], part_of(slot));
+    } else {
+      each_part(k, slot, computes);
+    }
+  }
+  // Calls `visit(range, offset in it, value, gradient, state, count)` for the parts of ranges that a chunk has.
+  template <class Visit>
+  void each_part(std::size_t k, const slot_view& slot, const Visit& visit) const {
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
           const bucket_copies& of = copies_of_[range.bucket];
-          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
           std::array<state_type*, parts> state = slot.state;
           for (state_type*& each : state) each += in;
-          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
+          visit(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
         });
   }
 
@@ -41693,6 +41713,11 @@ class offloaded_state {
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
   std::optional<tier_file<Files>> file_;
+  struct chunk_rows {
+    std::size_t first, count, chunks;
+  };
+  const kernel::chunked_range* rows_ = nullptr;  // where chunks were described
+  std::vector<chunk_rows> rows_of_;
 };
 
 template <class T, tier_file_calls Files, std::size_t Parts>
@@ -41725,6 +41750,26 @@ offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>
   copied_.resize(slot_count);
   if (memory.state == tier::file)
     file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+std::vector<kernel::chunked_range> offloaded_state<T, Files, Parts>::describe(const kernel::chunked_range* rows) {
+  rows_ = rows;
+  rows_of_.clear();
+  std::vector<kernel::chunked_range> out;
+  std::size_t chunks = 0;
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(ring_.slot(k % ring_.slot_count()), k);  // as an update takes them
+    const std::size_t first = out.size(), chunks_before = chunks;
+    std::size_t before = 0;
+    each_part(k, slot, [&](const auto& range, std::size_t, T* value, state_type* gradient, const auto&, std::size_t n) {
+      out.push_back({value, gradient, n, chunks, before, range.decay == weight_decay::yes ? std::uint64_t{1} : 0});
+      chunks += kernel::chunk_count(n);
+      before += n;
+    });
+    rows_of_.push_back({first, out.size() - first, chunks - chunks_before});
+  }
+  return out;
 }
 
 template <class T, tier_file_calls Files, std::size_t Parts>
@@ -42320,6 +42365,8 @@ class parameter_store final : public participant {
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
   [[nodiscard]] std::size_t owned_elements(int number) const;
+  /// Parts of parameters that these are.
+  [[nodiscard]] std::size_t owned_ranges(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
   void ask_shards() const;
@@ -42780,6 +42827,16 @@ class tensor_copies {
 template <class Run, class Precision>
 std::size_t parameter_store<Run, Precision>::owned_elements(int number) const {
   return buckets_.layout().owned_elements(in_replica_groups(number));
+}
+
+template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::owned_ranges(int number) const {
+  const auto& ranks = in_replica_groups(number);
+  const bucket_layout& layout = buckets_.layout();
+  std::size_t all = 0;
+  for (const bucket_layout::bucket& each : layout.buckets())
+    layout.each_owned(each, ranks[each.replica_group], [&](const parameter_range&) { ++all; });
+  return all;
 }
 
 template <class Run, class Precision>
@@ -45952,6 +46009,13 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
   const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
   std::span<std::byte> beside;
   if (on_device && in_file) beside = lease_ring(tier::host);
+  std::span<kernel::chunked_range> table;
+  if (on_device) {
+    const auto rows_of = [&](int rank) {  // the end of a chunk cuts a range at most
+      return store.owned_ranges(rank) + sizes.chunks_of(store.owned_elements(rank));
+    };
+    table = run.template lease_shard<kernel::chunked_range>(tier::device, rows_of, "ranges of chunks", at);
+  }
   if (!buckets_->rehearsed()) {
     auto& engine = run.engine();
     static_cast<void>(engine.copies());  // its thread is there before the first step
@@ -45961,14 +46025,27 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
     offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                   std::move(copied), memory, sizes, state_, ring, beside, free, at);
     run.keep(offloaded_);
-    update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-      const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
-                                const auto& state, std::size_t count) {
-        const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-        queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+    if constexpr (works_on_device<Group>) {
+      const std::vector<kernel::chunked_range> rows = offloaded_->describe(table.data());
+      if (!rows.empty()) engine.access(at)->place(table.data(), rows.data(), rows.size() * sizeof rows[0], at);
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
+        const auto computes = [&](kernel::chunked_ranges ranges, std::size_t chunks, state_type* state,
+                                  std::size_t part) {
+          engine.kit().teams(
+              chunks, kernel::adamw_of_ranges<state_type, T>{ranges, state, part, scalars.decayed, scalars.undecayed});
+        };
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
       };
-      self.offloaded_->update(engine, *self.buckets_, computes, now);
-    };
+    } else {
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
+        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
+                                  const auto& state, std::size_t count) {
+          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+        };
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
+      };
+    }
   }
 }
 

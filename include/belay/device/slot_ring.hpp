@@ -74,9 +74,10 @@ class slot_ring {
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return bytes_; }
   /// Slots that were taken and not given back.
   [[nodiscard]] std::size_t held() const noexcept { return static_cast<std::size_t>(acquired_ - released_); }
-  /// Between two uses that an exception has cut off: all slots are free, and nothing is waited for.
+  /// Between two uses, also where an exception has cut off the first: all slots are free, nothing is waited for, and
+  /// the first slot is the next.
   void reset() noexcept {
-    released_ = acquired_;
+    acquired_ = released_ = 0;
     for (stream_event& each : slots_) each = {};
   }
 

@@ -163,6 +163,13 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
   const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
   std::span<std::byte> beside;
   if (on_device && in_file) beside = lease_ring(tier::host);
+  std::span<kernel::chunked_range> table;
+  if (on_device) {
+    const auto rows_of = [&](int rank) {  // the end of a chunk cuts a range at most
+      return store.owned_ranges(rank) + sizes.chunks_of(store.owned_elements(rank));
+    };
+    table = run.template lease_shard<kernel::chunked_range>(tier::device, rows_of, "ranges of chunks", at);
+  }
   if (!buckets_->rehearsed()) {
     auto& engine = run.engine();
     static_cast<void>(engine.copies());  // its thread is there before the first step
@@ -172,14 +179,27 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
     offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                   std::move(copied), memory, sizes, state_, ring, beside, free, at);
     run.keep(offloaded_);
-    update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-      const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
-                                const auto& state, std::size_t count) {
-        const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-        queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+    if constexpr (works_on_device<Group>) {
+      const std::vector<kernel::chunked_range> rows = offloaded_->describe(table.data());
+      if (!rows.empty()) engine.access(at)->place(table.data(), rows.data(), rows.size() * sizeof rows[0], at);
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
+        const auto computes = [&](kernel::chunked_ranges ranges, std::size_t chunks, state_type* state,
+                                  std::size_t part) {
+          engine.kit().teams(
+              chunks, kernel::adamw_of_ranges<state_type, T>{ranges, state, part, scalars.decayed, scalars.undecayed});
+        };
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
       };
-      self.offloaded_->update(engine, *self.buckets_, computes, now);
-    };
+    } else {
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
+        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
+                                  const auto& state, std::size_t count) {
+          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+        };
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
+      };
+    }
   }
 }
 

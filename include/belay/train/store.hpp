@@ -183,6 +183,8 @@ class parameter_store final : public participant {
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
   [[nodiscard]] std::size_t owned_elements(int number) const;
+  /// Parts of parameters that these are.
+  [[nodiscard]] std::size_t owned_ranges(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
   void ask_shards() const;

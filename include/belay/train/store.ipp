@@ -86,6 +86,16 @@ std::size_t parameter_store<Run, Precision>::owned_elements(int number) const {
 }
 
 template <class Run, class Precision>
+std::size_t parameter_store<Run, Precision>::owned_ranges(int number) const {
+  const auto& ranks = in_replica_groups(number);
+  const bucket_layout& layout = buckets_.layout();
+  std::size_t all = 0;
+  for (const bucket_layout::bucket& each : layout.buckets())
+    layout.each_owned(each, ranks[each.replica_group], [&](const parameter_range&) { ++all; });
+  return all;
+}
+
+template <class Run, class Precision>
 void parameter_store<Run, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());

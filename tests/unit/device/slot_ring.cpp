@@ -139,6 +139,8 @@ TEST_CASE("a ring that was cut off is whole again") {
   static_cast<void>(ring.acquire(stream));
   ring.reset();
   CHECK(ring.held() == 0);
-  static_cast<void>(ring.acquire(stream));
+  CHECK(ring.acquire(stream).data() == memory.data());
   ring.release({});
+  ring.reset();
+  CHECK(ring.next() == 0);
 }

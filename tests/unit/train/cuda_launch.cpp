@@ -114,16 +114,19 @@ class costly_api : public fakes::device_api {
 
 }  // namespace
 
-TEST_CASE("an update on a device is a kernel for each bucket, or for each range of a chunk of state that comes to it") {
-  for (const belay::tier state : {belay::tier::device, belay::tier::pinned}) {
-    CAPTURE(name(state));
+TEST_CASE("an update on a device is a kernel for each bucket, or for each chunk of state that comes to it") {
+  const auto updates = [](const belay::optimizer_memory& memory) {
     costly_api api;
     result out;
     belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}),
-                  trained<float>(out, {.hidden = 5'000, .optimizer = {.state = state}}));
+                  trained<float>(out, {.hidden = 5'000, .optimizer = memory}));
     REQUIRE(out.losses.size() == steps);
-    CHECK(api.updates == 2 * steps);  // of two parameters, each a bucket
-  }
+    CHECK(out.as_planned);
+    return api.updates.load();
+  };
+  CHECK(updates({}) == 2 * steps);  // of two parameters, each a bucket
+  CHECK(updates({.state = belay::tier::pinned}) == steps);
+  CHECK(updates({.state = belay::tier::pinned, .chunk = 4 * 4096}) == 4 * steps);  // of 60,000 elements
 }
 
 TEST_CASE("what all ranks of a device lease is held against what it has left") {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,6 +29,8 @@
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier_file.hpp"
+#include "belay/kernel/chunked_ranges.hpp"
+#include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
@@ -123,8 +126,13 @@ class offloaded_state {
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
                   std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at);
 
+  /// The parts of ranges that each chunk has, as rows of a table that will lie from `rows` on: where they are updated.
+  [[nodiscard]] std::vector<kernel::chunked_range> describe(const kernel::chunked_range* rows);
+
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream; or, where the chunks were
+  /// described, `computes(ranges, chunks of sums in them, state, elements from one part of it to the next)` that of a
+  /// chunk. The gather of each bucket
   /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
   /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
   /// launch.
@@ -196,6 +204,10 @@ class offloaded_state {
                                         : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
   }
+  // Elements from one part of a chunk's state to the next.
+  [[nodiscard]] std::size_t part_of(const slot_view& slot) const noexcept {
+    return state_in_slot_ > 0 ? slot.count : part_;
+  }
   // What a file is read into and written from.
   [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
     return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
@@ -259,13 +271,23 @@ class offloaded_state {
   template <class Engine, class Computes>
   void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
+    if constexpr (std::invocable<const Computes&, kernel::chunked_ranges, std::size_t, state_type*, std::size_t>) {
+      const chunk_rows& own = rows_of_[k];
+      computes(kernel::chunked_ranges{rows_ + own.first, own.count}, own.chunks, slot.state[0], part_of(slot));
+    } else {
+      each_part(k, slot, computes);
+    }
+  }
+  // Calls `visit(range, offset in it, value, gradient, state, count)` for the parts of ranges that a chunk has.
+  template <class Visit>
+  void each_part(std::size_t k, const slot_view& slot, const Visit& visit) const {
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
           const bucket_copies& of = copies_of_[range.bucket];
-          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
           std::array<state_type*, parts> state = slot.state;
           for (state_type*& each : state) each += in;
-          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
+          visit(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
         });
   }
 
@@ -305,6 +327,11 @@ class offloaded_state {
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
   std::optional<tier_file<Files>> file_;
+  struct chunk_rows {
+    std::size_t first, count, chunks;
+  };
+  const kernel::chunked_range* rows_ = nullptr;  // where chunks were described
+  std::vector<chunk_rows> rows_of_;
 };
 
 template <class T, tier_file_calls Files, std::size_t Parts>
@@ -337,6 +364,26 @@ offloaded_state<T, Files, Parts>::offloaded_state(std::span<const owned_range<T>
   copied_.resize(slot_count);
   if (memory.state == tier::file)
     file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
+}
+
+template <class T, tier_file_calls Files, std::size_t Parts>
+std::vector<kernel::chunked_range> offloaded_state<T, Files, Parts>::describe(const kernel::chunked_range* rows) {
+  rows_ = rows;
+  rows_of_.clear();
+  std::vector<kernel::chunked_range> out;
+  std::size_t chunks = 0;
+  for (std::size_t k = 0; k < chunks_.size(); ++k) {
+    const slot_view slot = view_of(ring_.slot(k % ring_.slot_count()), k);  // as an update takes them
+    const std::size_t first = out.size(), chunks_before = chunks;
+    std::size_t before = 0;
+    each_part(k, slot, [&](const auto& range, std::size_t, T* value, state_type* gradient, const auto&, std::size_t n) {
+      out.push_back({value, gradient, n, chunks, before, range.decay == weight_decay::yes ? std::uint64_t{1} : 0});
+      chunks += kernel::chunk_count(n);
+      before += n;
+    });
+    rows_of_.push_back({first, out.size() - first, chunks - chunks_before});
+  }
+  return out;
 }
 
 template <class T, tier_file_calls Files, std::size_t Parts>
