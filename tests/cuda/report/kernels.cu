@@ -44,6 +44,8 @@ template __global__ void run_rows(std::size_t, k::accumulate_sorted_rows<float, 
 template __global__ void run_rows(std::size_t, k::accumulate_sorted_rows<bf16, std::int32_t>);
 template __global__ void run_indices(std::size_t, k::limited_keys<std::int32_t>);
 template __global__ void run_indices(std::size_t, k::rows_by_place);
+template __global__ void run_rows(std::size_t, k::rotated_rows<float, bf16>);
+template __global__ void run_rows(std::size_t, k::rotate_heads<float>);
 template __global__ void run_rows(std::size_t, k::swiglu_rows<bf16, std::size_t>);
 template __global__ void run_rows(std::size_t, k::swiglu_rows_again_backward<bf16, std::size_t>);
 template __global__ void run_rows(std::size_t, k::cross_entropy_rows<bf16>);

@@ -133,6 +133,10 @@ TEST_CASE("rows of bf16 and float get the same bits from one thread and from a w
     check(out, same_out, [&](auto& to) {
       return rotated_rows<float, bf16>{x.data(), to.data(), dy.data(), dy.data() + width, width, rows, 1, 6};
     });
+    if (width >= 48)
+      check(out, same_out, [&](auto& to) {
+        return rotated_rows<float, bf16>{x.data(), to.data(), dy.data(), dy.data() + width, width, rows, 3, 16};
+      });
     for (const float* around : {static_cast<const float*>(nullptr), beside.data()})
       check(y, same_y, [&](auto& to) {
         return rms_norm_rows_backward<float, float, float, float, bf16>{

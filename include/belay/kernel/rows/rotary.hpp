@@ -52,6 +52,49 @@ struct rotated_pair {
   }
 };
 
+/// The pairs of all heads of a row, which follow each other: of a head as many indices as it has pairs.
+template <stored_real T, stored_real Out = T>
+struct rotated_pairs {
+  rotated_pair<T, Out> first;  // of the first head
+  std::size_t head_size;
+
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { of_head(i / half())(i % half()); }
+
+  static constexpr std::size_t indices_of_pack = pack_size<T, Out, compute_type_t<T>>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return head_size % (2 * indices_of_pack) == 0 &&
+           are_packs<indices_of_pack>(first.low, first.to_low, first.cosine, first.sine);
+  }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const rotated_pair<T, Out> pair = of_head(i / half());
+    const std::size_t j = i % half();
+    const auto low = load_pack<indices_of_pack>(pair.low, j), high = load_pack<indices_of_pack>(pair.high, j);
+    const auto cosine = load_pack<indices_of_pack>(pair.cosine, j), sine = load_pack<indices_of_pack>(pair.sine, j);
+    pack_of<Out, indices_of_pack> to_low, to_high;
+    run_pack<indices_of_pack>(
+        rotated_pair<T, Out>{low.of, high.of, to_low.of, to_high.of, cosine.of, sine.of, pair.sign});
+    store_pack(to_low, pair.to_low, j);
+    store_pack(to_high, pair.to_high, j);
+  }
+
+  [[nodiscard]] BELAY_HD constexpr std::size_t half() const noexcept { return head_size / 2; }
+  [[nodiscard]] BELAY_HD constexpr rotated_pair<T, Out> of_head(std::size_t head) const noexcept {
+    const std::size_t at = head * head_size;
+    return {first.low + at, first.high + at, first.to_low + at, first.to_high + at,
+            first.cosine,   first.sine,      first.sign};
+  }
+};
+
+/// Rotates the pairs of `heads` heads of a row.
+template <team Team, stored_real T, stored_real Out>
+BELAY_HD constexpr void rotate_row(const Team& team, std::size_t heads, const rotated_pairs<T, Out>& pairs) noexcept {
+  if constexpr (Team::lanes == 1) {  // so that no index is divided
+    for (std::size_t head = 0; head < heads; ++head) for_each_index(pairs.half(), pairs.of_head(head));
+  } else {
+    for_each_pack(team, heads * pairs.half(), pairs);
+  }
+}
+
 /// Rotates the `heads` heads of a token in place. A kernel index is a token: it lies at x + token * stride, and its
 /// position is token % length. `stride` is in elements, so that x may be a part of a wider row.
 template <stored_real T>
@@ -72,11 +115,9 @@ struct rotate_heads {
     const std::size_t half = head_size / 2;
     const std::size_t entry = (token % length) * half;
     const number sign = direction == rotation::forward ? number(1) : number(-1);
-    for (std::size_t head = 0; head < heads; ++head) {
-      T* low = x + token * stride + head * head_size;
-      T* high = low + half;
-      for_each_index(team, half, rotated_pair<T>{low, high, low, high, cosine + entry, sine + entry, sign});
-    }
+    T* const low = x + token * stride;
+    rotate_row(team, heads,
+               rotated_pairs<T>{{low, low + half, low, low + half, cosine + entry, sine + entry, sign}, head_size});
   }
 };
 
@@ -103,13 +144,9 @@ struct rotated_rows {
     const number sign = direction == rotation::forward ? number(1) : number(-1);
     const T* const from = in + token * width;
     Out* const to = out + token * width;
-    for (std::size_t head = 0; head < heads; ++head) {
-      const std::size_t low = head * head_size;
-      const std::size_t high = low + half;
-      for_each_index(
-          team, half,
-          rotated_pair<T, Out>{from + low, from + high, to + low, to + high, cosine + entry, sine + entry, sign});
-    }
+    rotate_row(
+        team, heads,
+        rotated_pairs<T, Out>{{from, from + half, to, to + half, cosine + entry, sine + entry, sign}, head_size});
     const std::size_t rotated = heads * head_size;
     for_each_pack(team, width - rotated, copy<T, Out>{from + rotated, to + rotated});
   }
