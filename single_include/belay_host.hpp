@@ -15367,6 +15367,17 @@ struct doubled_difference {
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     gradient[i] = static_cast<T>(2 * (widened(output[i]) - target[i]));
   }
+
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(output, target, gradient); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    const auto of_output = load_pack<indices_of_pack>(output, i);
+    const auto of_target = load_pack<indices_of_pack>(target, i);
+    pack_of<T, indices_of_pack> to;
+    run_pack<indices_of_pack>(doubled_difference{of_output.of, of_target.of, to.of});
+    store_pack(to, gradient, i);
+  }
 };
 
 /// Notes the sum of (output - target)^2 over `samples`, and writes 2 (output - target) unless `gradient` is null. A row
@@ -15390,7 +15401,7 @@ struct noted_squared_error {
     const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
     const double sum = sum_in_lanes<double>(team, squared_difference_of<T>{output + first, target + first}, size);
     if (gradient != nullptr)
-      for_each_index(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
+      for_each_pack(team, size, doubled_difference<T>{output + first, target + first, gradient + first});
     return sum;
   }
   template <team Team>
