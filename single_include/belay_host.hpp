@@ -31738,8 +31738,6 @@ template <any_table Table, schedule_costs Costs>
 // Two ranks that meet each have this time after the time of the other's exchange before. So of all exchanges that are
 // not over the one with the least time has partners whose earlier exchanges are over: no circle of ranks can wait.
 
-#include <limits>
-
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
@@ -31751,7 +31749,7 @@ struct rank_gaps {
 
   [[nodiscard]] constexpr ticks opens(std::size_t gap) const noexcept { return gap == 0 ? 0 : ends[gap - 1]; }
   [[nodiscard]] constexpr ticks closes(std::size_t gap) const noexcept {
-    return gap == size ? std::numeric_limits<ticks>::max() : begins[gap];
+    return gap == size ? largest_value<ticks> : begins[gap];
   }
 };
 
@@ -33082,8 +33080,8 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
         if (!cell.empty()) parse_computes(cell, row);
       }
       for (const stage_compute& each : row) {
-        stages = std::max(stages, each.stage + 1);
-        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
+        stages = greater_of(stages, each.stage + 1);
+        micro_batches = greater_of<std::size_t>(micro_batches, each.made.micro_batch + 1);
       }
     }
     if (rest_.empty()) break;
@@ -33519,7 +33517,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
     if (of.full == nullptr) return true;
     const std::size_t needed = of.full->sent - depth;  // tensors that were used
     if (of.full->used.size() < needed) return false;
-    of.clock = std::max(of.clock, of.full->used[needed - 1]);
+    of.clock = greater_of(of.clock, of.full->used[needed - 1]);
     of.full = nullptr;
     return true;
   };
@@ -33539,7 +33537,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
           const ticks there = from.there[now.micro_batch];
           if (there == never) break;
           const bool remote = table.rank_of(source) != rank;
-          own.clock = std::max(own.clock, there + (remote ? costs.message() : 0));
+          own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
           if (remote) from.used.push_back(own.clock);
         }
         const stage_costs& of = costs.stage(stage);
@@ -33558,7 +33556,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
   ticks total = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (states[rank].at < table.actions(rank).size()) return never;
-    total = std::max(total, states[rank].clock);
+    total = greater_of(total, states[rank].clock);
   }
   return total;
 }
@@ -33577,7 +33575,7 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
     found.to_run = 1;
     while (time_with_depth(table, costs, found.to_run) < 0) ++found.to_run;
   }
-  found.to_reach_total = std::max<std::size_t>(found.to_run, 1);
+  found.to_reach_total = greater_of<std::size_t>(found.to_run, 1);
   while (time_with_depth(table, costs, found.to_reach_total) != total) ++found.to_reach_total;
   return found;
 }
@@ -33662,7 +33660,7 @@ BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std
       if (next.kind == action_kind::forward) now += of.for_input_gradient;
       if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
       if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
-      peaks[rank] = std::max(peaks[rank], now);
+      peaks[rank] = greater_of(peaks[rank], now);
       if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
     }
   }
@@ -33727,7 +33725,7 @@ class greedy_player {
   }
 
  private:
-  static constexpr ticks never = std::numeric_limits<ticks>::max();
+  static constexpr ticks never = largest_value<ticks>;
   struct rank_state {
     std::size_t forwards = 0, inputs = 0, weights = 0;
     ticks busy_until = 0;
@@ -33755,7 +33753,7 @@ class greedy_player {
     if (input <= now) return action_kind::input_gradient;
     if (forward <= now && (own.inputs > 0 || own.forwards < warm)) return action_kind::forward;
     if (own.inputs == own.weights) return action_kind::exchange;
-    const ticks next = std::min(forward, input);
+    const ticks next = lesser_of(forward, input);
     const ticks least = costs_->time.stages[rank].weight_gradient * order.quarters / 4;
     return next == never || next - now >= least ? action_kind::weight_gradient : action_kind::exchange;
   }
@@ -47089,6 +47087,8 @@ extern template void fill_parameter(parameter_base<bf16>&, std::span<const safet
 //   auto train = [](belay::rank& rank, auto& run) { ... };
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
+
+#include <limits>
 
 namespace belay::inline BELAY_ABI {
 

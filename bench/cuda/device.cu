@@ -22,10 +22,14 @@
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/kernel.hpp"
+#include "cuda/attention.cuh"
 #include "cuda/bookkeeping.hpp"
 #include "cuda/dense_products.cuh"
 #include "cuda/experts.cuh"
 #include "cuda/figures.hpp"
+#if defined(BELAY_BENCH_CUDNN)
+#include "belay/backend/cuda/cudnn_attention.cuh"
+#endif
 
 namespace {
 
@@ -303,45 +307,21 @@ void bookkeeping(const effort& how, bench::figures& out) {
   out.at_most("bookkeeping of a step that is launched, time of the host", bench::median(own), 10, "us");
 }
 
-// Forward and backward of a causal attention, beside the fastest products.
-template <class T>
-void attention(const char* type, const device_type& gpu, kit_type& kit, const effort& how, bench::figures& out) {
-  const std::size_t length = how.most == effort{}.most ? 2048 : 256;
-  constexpr std::size_t sequences = 2;
-  const belay::attention_sizes sizes{16, 4, 128, length};
-  const std::size_t rows = sequences * length, wide = sizes.heads * sizes.head_size,
-                    narrow = sizes.kv_heads * sizes.head_size;
-  const memory_type memory(gpu, rows * (3 * wide + 4 * narrow) * 4 + rows * sizes.heads * 4 + rows * wide * 8);
-  std::byte* next = memory.data();
-  const auto rows_of = [&]<class N>(N*, std::size_t width) {
-    const belay::view<N, 2> made{reinterpret_cast<N*>(next), {rows, width}};
-    next += rows * width * sizeof(N);
-    return made;
-  };
-  using number = belay::compute_type_t<T>;
-  const auto q = rows_of(static_cast<T*>(nullptr), wide), k = rows_of(static_cast<T*>(nullptr), narrow),
-             v = rows_of(static_cast<T*>(nullptr), narrow), o = rows_of(static_cast<T*>(nullptr), wide);
-  const auto d_o = rows_of(static_cast<number*>(nullptr), wide), dq = rows_of(static_cast<number*>(nullptr), wide),
-             dk = rows_of(static_cast<number*>(nullptr), narrow), dv = rows_of(static_cast<number*>(nullptr), narrow);
-  auto* const sums = reinterpret_cast<number*>(next);
-  const belay::attention_call<T> forward{sizes, q, k, v, o, sums};
-  const belay::attention_gradient_call<T> backward{sizes, q, k, v, o, sums, d_o, dq, dk, dv};
-  std::vector<double> there, back;
-  for (std::size_t r = 0; r <= how.rounds; ++r) {
-    const double f = bench::seconds_of(kit.stream(), 4, [&] { kit.attention(forward); });
-    const double b = bench::seconds_of(kit.stream(), 4, [&] { kit.attention(backward); });
-    if (r > 0) there.push_back(f), back.push_back(b);
-  }
-  const double operations = 2.0 * static_cast<double>(sequences * sizes.heads * sizes.head_size) *
-                            static_cast<double>(length) * static_cast<double>(length);  // half of the scores
-  const std::string name = std::string("attention of ") + type + ", " + std::to_string(sequences) + " x " +
-                           std::to_string(sizes.heads) + " heads of " + std::to_string(sizes.head_size) + " (" +
-                           std::to_string(sizes.kv_heads) + " of keys), " + std::to_string(length) + " long: ";
-  out.told(name + "forward", 1e3 * bench::median(there), "ms");
-  out.told(name + "forward", 1e-12 * operations / bench::median(there), "TFLOP/s");
-  out.told(name + "backward", 1e3 * bench::median(back), "ms");
-  out.told(name + "backward", 2.5e-12 * operations / bench::median(back), "TFLOP/s");
+#if defined(BELAY_BENCH_CUDNN)
+// Attention by cuDNN on the same card, beside the own form.
+void attention_by_library(const effort& how, const bench::attention_times& own, bench::figures& out) {
+  using library_api = belay::cuda::attends_by<belay::cuda::cudnn_attention, api_type>;
+  const std::size_t length = bench::attention_length(how.most == effort{}.most);
+  library_api api(bench::attention_extent_of(length));
+  const belay::cuda::device<library_api> gpu(api);
+  belay::cuda::kit<library_api> kit(gpu);
+  const belay::cuda::device_memory<library_api> workspace(gpu, kit.workspace_bytes());
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  const auto by_library = bench::measure_attention<belay::bf16>("bf16 by cuDNN", gpu, kit, how.rounds, length, out);
+  out.told("attention of bf16, the own form's speed beside cuDNN's: forward", by_library.forward / own.forward, "");
+  out.told("attention of bf16, the own form's speed beside cuDNN's: backward", by_library.backward / own.backward, "");
 }
+#endif
 
 }  // namespace
 
@@ -379,8 +359,13 @@ int main(int argc, char** argv) try {
     products<belay::bf16>("bf16", gpu, kit, how, out);
     bench::measure_dense_products(gpu, kit, how.rounds, how.most == effort{}.most ? 4096 : 512, out);
     bench::measure_experts(gpu, kit, how.rounds, how.most == effort{}.most ? 8192 : 512, out);
-    attention<float>("fp32", gpu, kit, how, out);
-    attention<belay::bf16>("bf16", gpu, kit, how, out);
+    const std::size_t length = bench::attention_length(how.most == effort{}.most);
+    bench::measure_attention<float>("fp32", gpu, kit, how.rounds, length, out);
+    [[maybe_unused]] const bench::attention_times own =
+        bench::measure_attention<belay::bf16>("bf16", gpu, kit, how.rounds, length, out);
+#if defined(BELAY_BENCH_CUDNN)
+    attention_by_library(how, own, out);
+#endif
     launches(kit, workspace, how, out);
   }
   bookkeeping(how, out);

@@ -68,10 +68,10 @@ class shared_device {
  public:
   /// Of the calling thread too. Throws backend_error, and usage_error for slots of an odd size.
   shared_device(Api& api, int ranks, const communication_memory& sizes, where at) : sizes_(sizes) {
-    const std::size_t slots = sizes.slot_for(0);
-    if (slots == 0 || slots % 256 != 0 || slots < 64 * static_cast<std::size_t>(ranks))
+    const std::size_t bytes = sizes.slot_for(0);
+    if (bytes == 0 || bytes % 256 != 0 || bytes < 64 * static_cast<std::size_t>(ranks))
       throw usage_error(
-          "slots of " + std::to_string(slots) + " bytes: they are a multiple of 256, and have 64 or more for each rank",
+          "slots of " + std::to_string(bytes) + " bytes: they are a multiple of 256, and have 64 or more for each rank",
           at);
     for (int rank = 0; rank < ranks; ++rank) devices_.emplace_back(api, rank, at);
     make_arena(at);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/parallel/schedule/csv.hpp"
 #include "belay/parallel/schedule/rules.hpp"
 
@@ -125,8 +126,8 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
         if (!cell.empty()) parse_computes(cell, row);
       }
       for (const stage_compute& each : row) {
-        stages = std::max(stages, each.stage + 1);
-        micro_batches = std::max<std::size_t>(micro_batches, each.made.micro_batch + 1);
+        stages = greater_of(stages, each.stage + 1);
+        micro_batches = greater_of<std::size_t>(micro_batches, each.made.micro_batch + 1);
       }
     }
     if (rest_.empty()) break;

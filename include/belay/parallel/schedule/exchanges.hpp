@@ -12,8 +12,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/parallel/schedule/compute_lists.hpp"
@@ -30,7 +30,7 @@ struct rank_gaps {
 
   [[nodiscard]] constexpr ticks opens(std::size_t gap) const noexcept { return gap == 0 ? 0 : ends[gap - 1]; }
   [[nodiscard]] constexpr ticks closes(std::size_t gap) const noexcept {
-    return gap == size ? std::numeric_limits<ticks>::max() : begins[gap];
+    return gap == size ? largest_value<ticks> : begins[gap];
   }
 };
 

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/parallel/schedule/catalogue.hpp"
 #include "belay/parallel/schedule/planner.hpp"
@@ -29,7 +29,7 @@ BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std
       if (next.kind == action_kind::forward) now += of.for_input_gradient;
       if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
       if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
-      peaks[rank] = std::max(peaks[rank], now);
+      peaks[rank] = greater_of(peaks[rank], now);
       if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
     }
   }
@@ -94,7 +94,7 @@ class greedy_player {
   }
 
  private:
-  static constexpr ticks never = std::numeric_limits<ticks>::max();
+  static constexpr ticks never = largest_value<ticks>;
   struct rank_state {
     std::size_t forwards = 0, inputs = 0, weights = 0;
     ticks busy_until = 0;
@@ -122,7 +122,7 @@ class greedy_player {
     if (input <= now) return action_kind::input_gradient;
     if (forward <= now && (own.inputs > 0 || own.forwards < warm)) return action_kind::forward;
     if (own.inputs == own.weights) return action_kind::exchange;
-    const ticks next = std::min(forward, input);
+    const ticks next = lesser_of(forward, input);
     const ticks least = costs_->time.stages[rank].weight_gradient * order.quarters / 4;
     return next == never || next - now >= least ? action_kind::weight_gradient : action_kind::exchange;
   }

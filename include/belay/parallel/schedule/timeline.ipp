@@ -3,10 +3,10 @@
 // The time of a table whose edges hold a few tensors.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/parallel/schedule/timeline.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -34,7 +34,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
     if (of.full == nullptr) return true;
     const std::size_t needed = of.full->sent - depth;  // tensors that were used
     if (of.full->used.size() < needed) return false;
-    of.clock = std::max(of.clock, of.full->used[needed - 1]);
+    of.clock = greater_of(of.clock, of.full->used[needed - 1]);
     of.full = nullptr;
     return true;
   };
@@ -54,7 +54,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
           const ticks there = from.there[now.micro_batch];
           if (there == never) break;
           const bool remote = table.rank_of(source) != rank;
-          own.clock = std::max(own.clock, there + (remote ? costs.message() : 0));
+          own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
           if (remote) from.used.push_back(own.clock);
         }
         const stage_costs& of = costs.stage(stage);
@@ -73,7 +73,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
   ticks total = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (states[rank].at < table.actions(rank).size()) return never;
-    total = std::max(total, states[rank].clock);
+    total = greater_of(total, states[rank].clock);
   }
   return total;
 }
@@ -92,7 +92,7 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
     found.to_run = 1;
     while (time_with_depth(table, costs, found.to_run) < 0) ++found.to_run;
   }
-  found.to_reach_total = std::max<std::size_t>(found.to_run, 1);
+  found.to_reach_total = greater_of<std::size_t>(found.to_run, 1);
   while (time_with_depth(table, costs, found.to_reach_total) != total) ++found.to_reach_total;
   return found;
 }
