@@ -8091,22 +8091,19 @@ class rank {
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-// The bytes that a rank gives its peers, where each part is as long as the longest. Exchanges between pairs are not
-// collectives.
+// The bytes that a rank gives its peers. Of divided buffers the parts are taken for equal ones: nobody may have written
+// the counts in a rehearsal. Exchanges between pairs are not collectives.
 BELAY_DECL std::size_t given_by(const op_call& call, std::size_t ranks) noexcept {
   const auto parts = [ranks](std::size_t each) { return (checked_size(each).rounded_up(16) * ranks).saturated(); };
-  const auto longest = [&call] {
-    const std::span<const std::size_t> all = call.parts();
-    return all.empty() ? 0 : *std::max_element(all.begin(), all.end()) * call.element_bytes();
-  };
+  const std::size_t share = call.in_bytes() / ranks + (call.in_bytes() % ranks == 0 ? 0 : 1);
   switch (call.what()) {
-    case operation::all_reduce: return parts(call.in_bytes() / ranks + (call.in_bytes() % ranks == 0 ? 0 : 1));
-    case operation::all_to_all: return parts(call.in_bytes() / ranks);
+    case operation::all_reduce:
+    case operation::all_to_all:
+    case operation::reduce_scatter_v:
+    case operation::all_to_all_v: return parts(share);
     case operation::reduce_scatter:
     case operation::scatter: return parts(call.out_bytes());
-    case operation::reduce_scatter_v:
-    case operation::all_to_all_v: return parts(longest());
-    case operation::all_gather_v: return longest();
+    case operation::all_gather_v: return share;
     case operation::all_gather:
     case operation::gather:
     case operation::broadcast:
