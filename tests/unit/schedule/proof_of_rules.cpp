@@ -9,8 +9,8 @@
 
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
-#include "unit/parallel/support/closed_forms.hpp"
-#include "unit/parallel/support/naive_timeline.hpp"
+#include "unit/schedule/support/closed_forms.hpp"
+#include "unit/schedule/support/naive_timeline.hpp"
 
 namespace schedule = belay::schedule;
 using schedule::ticks;

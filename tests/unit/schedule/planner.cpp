@@ -12,7 +12,7 @@
 
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
-#include "unit/parallel/support/published_settings.hpp"
+#include "unit/schedule/support/published_settings.hpp"
 
 namespace schedule = belay::schedule;
 using schedule::staged_costs;

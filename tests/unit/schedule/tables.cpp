@@ -10,7 +10,7 @@
 
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
-#include "unit/parallel/support/closed_forms.hpp"
+#include "unit/schedule/support/closed_forms.hpp"
 
 namespace schedule = belay::schedule;
 using schedule::ticks;

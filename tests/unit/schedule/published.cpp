@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "belay/parallel/schedule.hpp"
-#include "unit/parallel/support/naive_timeline.hpp"
-#include "unit/parallel/support/published_settings.hpp"
+#include "unit/schedule/support/naive_timeline.hpp"
+#include "unit/schedule/support/published_settings.hpp"
 
 namespace schedule = belay::schedule;
 using schedule::ticks;

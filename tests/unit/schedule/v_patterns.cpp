@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "belay/parallel/schedule.hpp"
-#include "unit/parallel/support/closed_forms.hpp"
+#include "unit/schedule/support/closed_forms.hpp"
 
 namespace schedule = belay::schedule;
 using test::is;
