@@ -7,21 +7,8 @@ find_package(CUDAToolkit QUIET)
 find_path(NCCL_INCLUDE_DIR NAMES nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}
   PATH_SUFFIXES lib lib64)
-if(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
-  find_program(NCCL_PYTHON NAMES python3 python)
-  mark_as_advanced(NCCL_PYTHON)
-  set(nccl_of_python "")
-  if(NCCL_PYTHON)
-    execute_process(COMMAND ${NCCL_PYTHON} -c "import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])"
-      OUTPUT_VARIABLE nccl_of_python ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  endif()
-  if(nccl_of_python)  # header and library of one version
-    unset(NCCL_INCLUDE_DIR CACHE)
-    unset(NCCL_LIBRARY CACHE)
-    find_path(NCCL_INCLUDE_DIR NAMES nccl.h PATHS ${nccl_of_python}/include NO_DEFAULT_PATH)
-    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 PATHS ${nccl_of_python}/lib NO_DEFAULT_PATH)
-  endif()
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/belay_find_in_python.cmake)
+belay_find_in_python(NCCL nccl nccl.h nccl libnccl.so.2)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
 set(NCCL_VERSION "")

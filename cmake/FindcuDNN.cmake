@@ -7,21 +7,8 @@ find_package(CUDAToolkit QUIET)
 find_path(cuDNN_INCLUDE_DIR NAMES cudnn_backend.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}
   PATH_SUFFIXES lib lib64)
-if(NOT cuDNN_INCLUDE_DIR OR NOT cuDNN_LIBRARY)
-  find_program(cuDNN_PYTHON NAMES python3 python)
-  mark_as_advanced(cuDNN_PYTHON)
-  set(cudnn_of_python "")
-  if(cuDNN_PYTHON)
-    execute_process(COMMAND ${cuDNN_PYTHON} -c "import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0])"
-      OUTPUT_VARIABLE cudnn_of_python ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  endif()
-  if(cudnn_of_python)  # header and library of one version
-    unset(cuDNN_INCLUDE_DIR CACHE)
-    unset(cuDNN_LIBRARY CACHE)
-    find_path(cuDNN_INCLUDE_DIR NAMES cudnn_backend.h PATHS ${cudnn_of_python}/include NO_DEFAULT_PATH)
-    find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 PATHS ${cudnn_of_python}/lib NO_DEFAULT_PATH)
-  endif()
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/belay_find_in_python.cmake)
+belay_find_in_python(cuDNN cudnn cudnn_backend.h cudnn libcudnn.so.9)
 mark_as_advanced(cuDNN_INCLUDE_DIR cuDNN_LIBRARY)
 
 set(cuDNN_VERSION "")

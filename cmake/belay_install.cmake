@@ -30,7 +30,7 @@ endif()
 install(DIRECTORY include/belay/backend/cuda include/belay/backend/nccl DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay/backend COMPONENT devel
   FILES_MATCHING PATTERN "*.cuh" PATTERN "*.cu")
 install(FILES include/belay/cuda.cuh include/belay/cuda_source.cuh include/belay/nccl.cuh include/belay/nccl_source.cuh DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/belay COMPONENT devel)
-install(FILES cmake/belay_cuda.cmake cmake/belay_nccl.cmake cmake/FindNCCL.cmake cmake/belay_cudnn.cmake cmake/FindcuDNN.cmake
+install(FILES cmake/belay_cuda.cmake cmake/belay_nccl.cmake cmake/FindNCCL.cmake cmake/belay_cudnn.cmake cmake/FindcuDNN.cmake cmake/belay_find_in_python.cmake
   DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # Nothing is linked, so the file has no Libs and may lie in share.

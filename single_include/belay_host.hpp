@@ -24408,8 +24408,6 @@ class basic_table {
   [[nodiscard]] constexpr std::span<const action> actions(std::size_t rank) const noexcept {
     return {actions_.data() + offsets_[rank], offsets_[rank + 1] - offsets_[rank]};
   }
-  /// Actions of the ranks before.
-  [[nodiscard]] constexpr std::size_t first_action(std::size_t rank) const noexcept { return offsets_[rank]; }
 
   /// The stage that a rank holds as its chunk; the rank that holds a stage, and as which of its chunks.
   [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {
@@ -24753,7 +24751,7 @@ struct play_state {
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
 /// The stage at the other end of a transfer of `stage`: activations go to the next one, gradients to the one before.
-/// What lies outside the pipeline wraps round to a number above all stages.
+/// One outside of the pipeline wraps round to a number above all stages.
 [[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
   const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
   return up ? stage + 1 : stage - 1;
@@ -24831,7 +24829,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
           ++missing;
         else if (!sends || number >= depth)
           visitor.meet(rank, 4 * partner + other, sends ? number - depth : number);
-        // What waits at the other end: the receive of this tensor, or the send of the `depth`-th after it.
+        // At the other end waits the receive of this tensor, or the send of the `depth`-th after it.
         if (theirs <= number + (sends ? 0 : depth)) continue;
         visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {
@@ -31435,7 +31433,7 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 
 // ---- belay/parallel/schedule/compute_lists.hpp
 //
-// What each rank computes, in order, without the tensors that travel in between, and when it would compute it if no
+// The computes of each rank, in order, without the tensors that travel in between, and when they would run if no
 // message ever waited for its receiver. A rule writes such lists; the table's exchanges are found from the times
 // (schedule/exchanges.hpp), and a published bubble is the idle time here.
 
@@ -31450,6 +31448,14 @@ struct stage_costs {
   ticks forward = 1;
   ticks input_gradient = 1;
   ticks weight_gradient = 1;
+
+  /// The time of a compute.
+  [[nodiscard]] constexpr ticks of(action_kind kind) const noexcept {
+    return kind == action_kind::forward           ? forward
+           : kind == action_kind::input_gradient  ? input_gradient
+           : kind == action_kind::weight_gradient ? weight_gradient
+                                                  : input_gradient + weight_gradient;
+  }
 };
 
 /// Costs of a schedule: of each stage, and of a tensor between ranks.
@@ -31651,11 +31657,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (there > clock) clock = there;
       }
       begins[first + at] = clock;
-      const stage_costs& cost = cost_of[stage];
-      clock += forward                                   ? cost.forward
-               : weight                                  ? cost.weight_gradient
-               : now.kind == action_kind::input_gradient ? cost.input_gradient
-                                                         : cost.input_gradient + cost.weight_gradient;
+      clock += cost_of[stage].of(now.kind);
       ends[first + at] = clock;
       if (weight) continue;
       (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
@@ -31934,15 +31936,18 @@ template <rule Rule>
 
 /// The lists of a rule that writes no exchanges.
 template <rule Rule>
-constexpr void write_lists(const Rule& rule, compute_lists& lists) {
+[[nodiscard]] constexpr compute_lists lists_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches) {
+  const placement placed = placed_by(rule);
+  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
   if constexpr (rank_rule<Rule>) {
-    for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
       compute_sink sink{&lists, rank};
-      rule(sink, rank_position{rank, lists.ranks(), lists.micro_batches()});
+      rule(sink, rank_position{rank, ranks, micro_batches});
     }
   } else {
     rule.write(lists);
   }
+  return lists;
 }
 
 /// Writes a rule's table to `out`, by rank.
@@ -31960,20 +31965,14 @@ constexpr void write_table(const Rule& rule, std::size_t ranks, std::size_t micr
       return;
     }
   }
-  const placement placed = placed_by(rule);
-  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
-  write_lists(rule, lists);
-  write_with_exchanges(lists, out);
+  write_with_exchanges(lists_of(rule, ranks, micro_batches), out);
 }
 
 /// The cost of a rule's schedule, without its table. The rule writes no exchanges.
 template <rule Rule, schedule_costs Costs>
 [[nodiscard]] constexpr eager_cost cost_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
                                            const Costs& costs) {
-  const placement placed = placed_by(rule);
-  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
-  write_lists(rule, lists);
-  return cost_of(lists, costs);
+  return cost_of(lists_of(rule, ranks, micro_batches), costs);
 }
 
 /// Number of actions that a rule's table has.
@@ -32216,9 +32215,9 @@ class named_schedule {
   /// ranks.
   [[nodiscard]] BELAY_DECL dynamic_table table(std::size_t ranks, std::size_t micro_batches,
                                                where at = where::current()) const;
-  /// Calls `see` with the computes of each rank, without exchanges. Throws as `table` does.
-  BELAY_DECL void with_lists(std::size_t ranks, std::size_t micro_batches, function_ref<void(const compute_lists&)> see,
-                             where at = where::current()) const;
+  /// The computes of each rank, without exchanges. Throws as `table` does.
+  [[nodiscard]] BELAY_DECL compute_lists lists(std::size_t ranks, std::size_t micro_batches,
+                                               where at = where::current()) const;
 
  private:
   enum class family : std::uint8_t {
@@ -32240,6 +32239,7 @@ class named_schedule {
     bool counts_chunks;
   };
   [[nodiscard]] BELAY_DECL static std::span<const named_family> families() noexcept;
+  void expect_group(std::size_t ranks, std::size_t micro_batches, where at) const;
   // Calls `use(rule)`.
   template <class Use>
   decltype(auto) with_rule(const Use& use) const;
@@ -32797,22 +32797,23 @@ BELAY_DECL std::size_t named_schedule::least_micro_batches(std::size_t ranks) co
   return with_rule([&](const auto& rule) { return schedule::least_micro_batches(rule, ranks); });
 }
 
-BELAY_DECL dynamic_table named_schedule::table(std::size_t ranks, std::size_t micro_batches, where at) const {
+BELAY_DECL void named_schedule::expect_group(std::size_t ranks, std::size_t micro_batches, where at) const {
   if (group_ != 0 && group_ < ranks && group_ < micro_batches)
     throw usage_error("schedule " + name_ + " has groups of " + std::to_string(group_) + " micro-batches on " +
                           std::to_string(ranks) + " ranks: at least one for each rank",
                       at);
+}
+
+BELAY_DECL dynamic_table named_schedule::table(std::size_t ranks, std::size_t micro_batches, where at) const {
+  expect_group(ranks, micro_batches, at);
   return with_rule([&](const auto& rule) { return generate(rule, ranks, micro_batches, at); });
 }
 
-BELAY_DECL void named_schedule::with_lists(std::size_t ranks, std::size_t micro_batches,
-                                           function_ref<void(const compute_lists&)> see, where at) const {
-  with_rule([&](const auto& rule) {
+BELAY_DECL compute_lists named_schedule::lists(std::size_t ranks, std::size_t micro_batches, where at) const {
+  expect_group(ranks, micro_batches, at);
+  return with_rule([&](const auto& rule) {
     expect_sizes(rule, ranks, micro_batches, at);
-    const placement where_they_lie = placed_by(rule);
-    compute_lists lists(ranks, micro_batches, where_they_lie.chunks, where_they_lie.stage);
-    write_lists(rule, lists);
-    see(lists);
+    return lists_of(rule, ranks, micro_batches);
   });
 }
 
@@ -32981,10 +32982,8 @@ BELAY_DECL dynamic_table csv_reader::read() {
   if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
     refuse("stages times micro-batches must not exceed 16777216");
   const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
-  if (more_cells_)
-    refuse(placed ? "the first row ends after the placement"
-                  : "the first row ends after the number of "
-                    "micro-batches");
+  if (more_cells_ && placed) refuse("the first row ends after the placement");
+  if (more_cells_) refuse("the first row ends after the number of micro-batches");
   return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
 }
 
@@ -33092,23 +33091,24 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
   std::vector<std::size_t> placed;  // by rank: its stages in rising order
   std::vector<action> actions;
   std::vector<std::size_t> offsets(1);
-  std::vector<std::size_t> holder(stages, rows.size());
+  std::vector<bool> held(stages);
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-    for (const stage_compute& each : rows[rank]) {
-      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
-        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
-      holder[each.stage] = rank;
+    std::vector<std::size_t> own;
+    for (const stage_compute& each : rows[rank]) own.push_back(each.stage);
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    for (const std::size_t stage : own) {
+      if (held[stage]) refuse_row(rank, "stage " + std::to_string(stage) + " is in two rows");
+      held[stage] = true;
     }
-    for (std::size_t stage = 0; stage < stages; ++stage)
-      if (holder[stage] == rank) placed.push_back(stage);
-    if (placed.size() != (rank + 1) * chunks)
-      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
-                           std::to_string(chunks));
-    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
+    if (own.size() != chunks)
+      refuse_row(rank,
+                 "the row has " + std::to_string(own.size()) + " stages, and a rank holds " + std::to_string(chunks));
     for (stage_compute each : rows[rank]) {
-      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
+      each.made.chunk = static_cast<std::uint16_t>(std::lower_bound(own.begin(), own.end(), each.stage) - own.begin());
       actions.push_back(each.made);
     }
+    placed.insert(placed.end(), own.begin(), own.end());
     offsets.push_back(actions.size());
   }
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };
@@ -33401,12 +33401,7 @@ class timeline_player {
   constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
     auto nobody = [](auto&&...) {};
     return walk(
-        [&](std::size_t rank, const action& now) {
-          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
-          if (now.kind == action_kind::forward) return of.forward;
-          if (now.kind == action_kind::input_gradient) return of.input_gradient;
-          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
-        },
+        [&](std::size_t rank, const action& now) { return costs.stage(table_->stage(rank, now.chunk)).of(now.kind); },
         costs.message(), by, nobody);
   }
 
@@ -33495,8 +33490,8 @@ namespace schedule {
 BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth) {
   const std::size_t ranks = table.ranks(), stages = table.stages(), micro_batches = table.micro_batches();
   constexpr ticks never = -1;
-  // What a stage gives: the activation, or the gradient. When each is there, and in the order of its edge when it was
-  // used.
+  // The tensors that a stage gives: activations, or gradients. When each is there, and in the order of its edge when it
+  // was used.
   struct edge {
     std::vector<ticks> there;
     std::vector<ticks> used;
@@ -33537,11 +33532,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
           own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
           if (remote) from.used.push_back(own.clock);
         }
-        const stage_costs& of = costs.stage(stage);
-        own.clock += forward                                   ? of.forward
-                     : weight                                  ? of.weight_gradient
-                     : now.kind == action_kind::input_gradient ? of.input_gradient
-                                                               : of.input_gradient + of.weight_gradient;
+        own.clock += costs.stage(stage).of(now.kind);
         if (weight) continue;
         edge& to = edges[what][stage];
         to.there[now.micro_batch] = own.clock;
@@ -33835,7 +33826,8 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   std::vector<std::string> names = named_schedule::names(most_chunks);
   // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
   // table fits.
-  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name != "v-min"; });
+  const auto v_min = std::find(names.begin(), names.end(), "v-min");
+  std::rotate(v_min, v_min + 1, names.end());
   std::optional<dynamic_table> greedy;
   const auto consider_named = [&](const std::string& name) {
     const named_schedule each = named_schedule::of(name, at);
@@ -33843,9 +33835,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     if (!of) return note(name, "has more stages than the network has layers");
     const std::size_t fewest = each.least_micro_batches(ranks);
     if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
-    each.with_lists(
-        ranks, micro_batches,
-        [&](const compute_lists& lists) { consider(schedule_candidate::of(name, lists, *of, budget)); }, at);
+    consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
   };
   for (const std::string& name : names) {
     if (name == "v-min") {

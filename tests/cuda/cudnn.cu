@@ -22,7 +22,7 @@ using belay::bf16;
 using api_type = belay::cuda::attends_by<belay::cuda::cudnn_attention, belay::cuda::runtime_api>;
 using kit_type = belay::cuda::kit<api_type>;
 
-// What an attention reads and writes, in registered memory.
+// Memory that an attention reads and writes, registered.
 struct attended {
   attended(const belay::cuda::device<api_type>& gpu, const belay::attention_sizes& of)
       : sizes(of),

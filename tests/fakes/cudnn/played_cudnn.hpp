@@ -204,7 +204,7 @@ class cudnn_run {
     y.whole = y.sizes;
     write(std::move(y));
   }
-  // The same elements, found by other strides.
+  // Its elements, found by other strides.
   void view(const cudnn_object& op) {
     const tensor x = read(*op.to(CUDNN_ATTR_OPERATION_RESHAPE_XDESC));
     tensor y = shape(*op.to(CUDNN_ATTR_OPERATION_RESHAPE_YDESC));

@@ -63,7 +63,7 @@ struct joining_host_kit : belay::host_kit<> {
   static constexpr bool joins_products = true;
 };
 
-// What layers ask the device for: kernels of this library, and calls of others.
+// Calls that layers make of the device: kernels of this library, and calls of others.
 struct counted_calls final : belay::call_listener {
   explicit counted_calls(const attending_api& of) : api(of) {}
   void begin(const belay::call_under_way& now) noexcept override { layer = now.layer, before = api.calls().size(); }

@@ -113,7 +113,7 @@ TEST_CASE("entries that follow each other are one range in their own order and o
     const auto apart = of({{16, 0, 1}, {16, 0, 2}, other});
     CHECK(apart.offset(2) != apart.offset(1) + 16);
   }
-  // What does not end at a multiple of 64 bytes has a gap behind it, as everywhere.
+  // A parameter that does not end at a multiple of 64 bytes has a gap behind it, as everywhere.
   const auto padded = of({{17, 0, 1}, {16, 0, 2, free, 0, 1}});
   CHECK(padded.offset(0) == 0);
   CHECK(padded.offset(1) == 32);

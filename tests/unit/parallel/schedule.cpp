@@ -257,7 +257,7 @@ TEST_CASE("PyTorch's tables of computes are read: stages, halves, waits and pair
   CHECK(table.actions(0)[4] == action::compute(action_kind::input_gradient, 0, 1));
   CHECK(belay::proof(table).valid());
 
-  // What PyTorch writes of ZB-V of two ranks: stages 0 and 3, 1 and 2.
+  // PyTorch's table of ZB-V of two ranks: stages 0 and 3, 1 and 2.
   std::string text;
   const auto v = schedule::generate(schedule::zb_v_rule{}, 2, 4);
   for (std::size_t rank = 0; rank < 2; ++rank) {

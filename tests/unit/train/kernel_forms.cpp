@@ -43,7 +43,7 @@ settings of_odd_widths() {
   return out;
 }
 
-// What it makes is the host's, up to the order of a product's sums.
+// The losses are the host's, up to the order of a product's sums.
 template <class T>
 void train(fakes::form_counting_api& api, const settings& how) {
   result got;

@@ -76,7 +76,8 @@ class described_product {
   }
 };
 
-/// What the library says that an algorithm is, and the library's version. A number that it does not tell is none.
+/// A hash of all that the library tells of an algorithm, and of the library's version. A number that it does not tell is
+/// none.
 [[nodiscard]] inline std::uint64_t word_of(const cublasLtMatmulAlgo_t& how) noexcept {
   fnv1a all;
   all.add(cublasLtGetVersion());
@@ -120,7 +121,7 @@ class product_handle {
   /// The part of it that the library has.
   [[nodiscard]] std::size_t room() const noexcept { return room_.size(); }
 
-  /// What the heuristic of cuBLASLt answers for that room, fastest first. Sums of parts are float, and are added by a
+  /// The answers of cuBLASLt's heuristic for that room, fastest first. Sums of parts are float, and are added by a
   /// kernel of their own: in the result's place they would be rounded, and counted by atomics.
   [[nodiscard]] cublasStatus_t algorithms(const product_problem& of,
                                           std::span<library_answer<product_algorithm>> answers,

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
-#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/schedule/compute_lists.hpp"
 #include "belay/parallel/schedule/rules.hpp"
@@ -44,9 +43,9 @@ class named_schedule {
   /// ranks.
   [[nodiscard]] BELAY_DECL dynamic_table table(std::size_t ranks, std::size_t micro_batches,
                                                where at = where::current()) const;
-  /// Calls `see` with the computes of each rank, without exchanges. Throws as `table` does.
-  BELAY_DECL void with_lists(std::size_t ranks, std::size_t micro_batches, function_ref<void(const compute_lists&)> see,
-                             where at = where::current()) const;
+  /// The computes of each rank, without exchanges. Throws as `table` does.
+  [[nodiscard]] BELAY_DECL compute_lists lists(std::size_t ranks, std::size_t micro_batches,
+                                               where at = where::current()) const;
 
  private:
   enum class family : std::uint8_t {
@@ -68,6 +67,7 @@ class named_schedule {
     bool counts_chunks;
   };
   [[nodiscard]] BELAY_DECL static std::span<const named_family> families() noexcept;
+  void expect_group(std::size_t ranks, std::size_t micro_batches, where at) const;
   // Calls `use(rule)`.
   template <class Use>
   decltype(auto) with_rule(const Use& use) const;

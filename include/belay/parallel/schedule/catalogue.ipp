@@ -98,22 +98,23 @@ BELAY_DECL std::size_t named_schedule::least_micro_batches(std::size_t ranks) co
   return with_rule([&](const auto& rule) { return schedule::least_micro_batches(rule, ranks); });
 }
 
-BELAY_DECL dynamic_table named_schedule::table(std::size_t ranks, std::size_t micro_batches, where at) const {
+BELAY_DECL void named_schedule::expect_group(std::size_t ranks, std::size_t micro_batches, where at) const {
   if (group_ != 0 && group_ < ranks && group_ < micro_batches)
     throw usage_error("schedule " + name_ + " has groups of " + std::to_string(group_) + " micro-batches on " +
                           std::to_string(ranks) + " ranks: at least one for each rank",
                       at);
+}
+
+BELAY_DECL dynamic_table named_schedule::table(std::size_t ranks, std::size_t micro_batches, where at) const {
+  expect_group(ranks, micro_batches, at);
   return with_rule([&](const auto& rule) { return generate(rule, ranks, micro_batches, at); });
 }
 
-BELAY_DECL void named_schedule::with_lists(std::size_t ranks, std::size_t micro_batches,
-                                           function_ref<void(const compute_lists&)> see, where at) const {
-  with_rule([&](const auto& rule) {
+BELAY_DECL compute_lists named_schedule::lists(std::size_t ranks, std::size_t micro_batches, where at) const {
+  expect_group(ranks, micro_batches, at);
+  return with_rule([&](const auto& rule) {
     expect_sizes(rule, ranks, micro_batches, at);
-    const placement where_they_lie = placed_by(rule);
-    compute_lists lists(ranks, micro_batches, where_they_lie.chunks, where_they_lie.stage);
-    write_lists(rule, lists);
-    see(lists);
+    return lists_of(rule, ranks, micro_batches);
   });
 }
 

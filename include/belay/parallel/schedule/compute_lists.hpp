@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What each rank computes, in order, without the tensors that travel in between, and when it would compute it if no
+// The computes of each rank, in order, without the tensors that travel in between, and when they would run if no
 // message ever waited for its receiver. A rule writes such lists; the table's exchanges are found from the times
 // (schedule/exchanges.hpp), and a published bubble is the idle time here.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
@@ -26,6 +26,14 @@ struct stage_costs {
   ticks forward = 1;
   ticks input_gradient = 1;
   ticks weight_gradient = 1;
+
+  /// The time of a compute.
+  [[nodiscard]] constexpr ticks of(action_kind kind) const noexcept {
+    return kind == action_kind::forward           ? forward
+           : kind == action_kind::input_gradient  ? input_gradient
+           : kind == action_kind::weight_gradient ? weight_gradient
+                                                  : input_gradient + weight_gradient;
+  }
 };
 
 /// Costs of a schedule: of each stage, and of a tensor between ranks.
@@ -227,11 +235,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (there > clock) clock = there;
       }
       begins[first + at] = clock;
-      const stage_costs& cost = cost_of[stage];
-      clock += forward                                   ? cost.forward
-               : weight                                  ? cost.weight_gradient
-               : now.kind == action_kind::input_gradient ? cost.input_gradient
-                                                         : cost.input_gradient + cost.weight_gradient;
+      clock += cost_of[stage].of(now.kind);
       ends[first + at] = clock;
       if (weight) continue;
       (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);

@@ -30,10 +30,8 @@ BELAY_DECL dynamic_table csv_reader::read() {
   if (ranks * chunks > most_stages || ranks * chunks * micro_batches > most_cells)
     refuse("stages times micro-batches must not exceed 16777216");
   const std::vector<std::size_t> stages = placed ? read_placement(ranks, chunks) : std::vector<std::size_t>();
-  if (more_cells_)
-    refuse(placed ? "the first row ends after the placement"
-                  : "the first row ends after the number of "
-                    "micro-batches");
+  if (more_cells_ && placed) refuse("the first row ends after the placement");
+  if (more_cells_) refuse("the first row ends after the number of micro-batches");
   return read_rows(std::move(name), ranks, micro_batches, chunks, stages);
 }
 
@@ -141,23 +139,24 @@ BELAY_DECL dynamic_table csv_reader::read_computes() {
   std::vector<std::size_t> placed;  // by rank: its stages in rising order
   std::vector<action> actions;
   std::vector<std::size_t> offsets(1);
-  std::vector<std::size_t> holder(stages, rows.size());
+  std::vector<bool> held(stages);
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-    for (const stage_compute& each : rows[rank]) {
-      if (holder[each.stage] != rows.size() && holder[each.stage] != rank)
-        refuse_row(rank, "stage " + std::to_string(each.stage) + " is in two rows");
-      holder[each.stage] = rank;
+    std::vector<std::size_t> own;
+    for (const stage_compute& each : rows[rank]) own.push_back(each.stage);
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    for (const std::size_t stage : own) {
+      if (held[stage]) refuse_row(rank, "stage " + std::to_string(stage) + " is in two rows");
+      held[stage] = true;
     }
-    for (std::size_t stage = 0; stage < stages; ++stage)
-      if (holder[stage] == rank) placed.push_back(stage);
-    if (placed.size() != (rank + 1) * chunks)
-      refuse_row(rank, "the row has " + std::to_string(placed.size() - rank * chunks) + " stages, and a rank holds " +
-                           std::to_string(chunks));
-    const auto first = placed.end() - static_cast<std::ptrdiff_t>(chunks);
+    if (own.size() != chunks)
+      refuse_row(rank,
+                 "the row has " + std::to_string(own.size()) + " stages, and a rank holds " + std::to_string(chunks));
     for (stage_compute each : rows[rank]) {
-      each.made.chunk = static_cast<std::uint16_t>(std::find(first, placed.end(), each.stage) - first);
+      each.made.chunk = static_cast<std::uint16_t>(std::lower_bound(own.begin(), own.end(), each.stage) - own.begin());
       actions.push_back(each.made);
     }
+    placed.insert(placed.end(), own.begin(), own.end());
     offsets.push_back(actions.size());
   }
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return placed[rank * chunks + chunk]; };

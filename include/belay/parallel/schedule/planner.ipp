@@ -207,7 +207,8 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   std::vector<std::string> names = named_schedule::names(most_chunks);
   // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
   // table fits.
-  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name != "v-min"; });
+  const auto v_min = std::find(names.begin(), names.end(), "v-min");
+  std::rotate(v_min, v_min + 1, names.end());
   std::optional<dynamic_table> greedy;
   const auto consider_named = [&](const std::string& name) {
     const named_schedule each = named_schedule::of(name, at);
@@ -215,9 +216,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     if (!of) return note(name, "has more stages than the network has layers");
     const std::size_t fewest = each.least_micro_batches(ranks);
     if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
-    each.with_lists(
-        ranks, micro_batches,
-        [&](const compute_lists& lists) { consider(schedule_candidate::of(name, lists, *of, budget)); }, at);
+    consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
   };
   for (const std::string& name : names) {
     if (name == "v-min") {

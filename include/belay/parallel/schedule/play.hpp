@@ -40,7 +40,7 @@ struct play_state {
 }
 [[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
 /// The stage at the other end of a transfer of `stage`: activations go to the next one, gradients to the one before.
-/// What lies outside the pipeline wraps round to a number above all stages.
+/// One outside of the pipeline wraps round to a number above all stages.
 [[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
   const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
   return up ? stage + 1 : stage - 1;
@@ -118,7 +118,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
           ++missing;
         else if (!sends || number >= depth)
           visitor.meet(rank, 4 * partner + other, sends ? number - depth : number);
-        // What waits at the other end: the receive of this tensor, or the send of the `depth`-th after it.
+        // At the other end waits the receive of this tensor, or the send of the `depth`-th after it.
         if (theirs <= number + (sends ? 0 : depth)) continue;
         visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {

@@ -115,15 +115,18 @@ template <rule Rule>
 
 /// The lists of a rule that writes no exchanges.
 template <rule Rule>
-constexpr void write_lists(const Rule& rule, compute_lists& lists) {
+[[nodiscard]] constexpr compute_lists lists_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches) {
+  const placement placed = placed_by(rule);
+  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
   if constexpr (rank_rule<Rule>) {
-    for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
       compute_sink sink{&lists, rank};
-      rule(sink, rank_position{rank, lists.ranks(), lists.micro_batches()});
+      rule(sink, rank_position{rank, ranks, micro_batches});
     }
   } else {
     rule.write(lists);
   }
+  return lists;
 }
 
 /// Writes a rule's table to `out`, by rank.
@@ -141,20 +144,14 @@ constexpr void write_table(const Rule& rule, std::size_t ranks, std::size_t micr
       return;
     }
   }
-  const placement placed = placed_by(rule);
-  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
-  write_lists(rule, lists);
-  write_with_exchanges(lists, out);
+  write_with_exchanges(lists_of(rule, ranks, micro_batches), out);
 }
 
 /// The cost of a rule's schedule, without its table. The rule writes no exchanges.
 template <rule Rule, schedule_costs Costs>
 [[nodiscard]] constexpr eager_cost cost_of(const Rule& rule, std::size_t ranks, std::size_t micro_batches,
                                            const Costs& costs) {
-  const placement placed = placed_by(rule);
-  compute_lists lists(ranks, micro_batches, placed.chunks, placed.stage);
-  write_lists(rule, lists);
-  return cost_of(lists, costs);
+  return cost_of(lists_of(rule, ranks, micro_batches), costs);
 }
 
 /// Number of actions that a rule's table has.

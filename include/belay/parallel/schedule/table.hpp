@@ -272,8 +272,6 @@ class basic_table {
   [[nodiscard]] constexpr std::span<const action> actions(std::size_t rank) const noexcept {
     return {actions_.data() + offsets_[rank], offsets_[rank + 1] - offsets_[rank]};
   }
-  /// Actions of the ranks before.
-  [[nodiscard]] constexpr std::size_t first_action(std::size_t rank) const noexcept { return offsets_[rank]; }
 
   /// The stage that a rank holds as its chunk; the rank that holds a stage, and as which of its chunks.
   [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {

@@ -163,12 +163,7 @@ class timeline_player {
   constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
     auto nobody = [](auto&&...) {};
     return walk(
-        [&](std::size_t rank, const action& now) {
-          const stage_costs& of = costs.stage(table_->stage(rank, now.chunk));
-          if (now.kind == action_kind::forward) return of.forward;
-          if (now.kind == action_kind::input_gradient) return of.input_gradient;
-          return of.weight_gradient + (now.kind == action_kind::backward ? of.input_gradient : 0);
-        },
+        [&](std::size_t rank, const action& now) { return costs.stage(table_->stage(rank, now.chunk)).of(now.kind); },
         costs.message(), by, nobody);
   }
 

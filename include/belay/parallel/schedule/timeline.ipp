@@ -15,8 +15,8 @@ namespace schedule {
 BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& costs, std::size_t depth) {
   const std::size_t ranks = table.ranks(), stages = table.stages(), micro_batches = table.micro_batches();
   constexpr ticks never = -1;
-  // What a stage gives: the activation, or the gradient. When each is there, and in the order of its edge when it was
-  // used.
+  // The tensors that a stage gives: activations, or gradients. When each is there, and in the order of its edge when it
+  // was used.
   struct edge {
     std::vector<ticks> there;
     std::vector<ticks> used;
@@ -57,11 +57,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
           own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
           if (remote) from.used.push_back(own.clock);
         }
-        const stage_costs& of = costs.stage(stage);
-        own.clock += forward                                   ? of.forward
-                     : weight                                  ? of.weight_gradient
-                     : now.kind == action_kind::input_gradient ? of.input_gradient
-                                                               : of.input_gradient + of.weight_gradient;
+        own.clock += costs.stage(stage).of(now.kind);
         if (weight) continue;
         edge& to = edges[what][stage];
         to.there[now.micro_batch] = own.clock;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is known of a schedule of p ranks and m micro-batches when a forward, an input and a weight gradient of a stage
+// Closed forms of schedules of p ranks and m micro-batches, where a forward, an input and a weight gradient of a stage
 // take a unit each.
 #pragma once
 

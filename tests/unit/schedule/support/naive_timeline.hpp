@@ -14,8 +14,8 @@
 
 namespace test {
 
-/// What a simulator forgets to wait for: nothing, or what comes from the last rank to the first (or back), but for the
-/// first micro-batch of each group of as many as there are ranks.
+/// Whether a simulator waits for all that a compute takes, or only the first micro-batch of each group, of as many as
+/// there are ranks, waits for the way from the last rank to the first, and back.
 enum class forgets { nothing, wrap_edges };
 
 struct naive_result {
