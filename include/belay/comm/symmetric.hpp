@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -272,7 +273,7 @@ class symmetric_heap {
   /// has said ends too.
   void reclaim() noexcept {
     leases_.forget_uses();
-    if (live_slots_ == 0 && !leases_.used_by_others()) return;
+    if (leases_.offsets().live_bytes() == 0 && live_slots_ == 0 && !leases_.used_by_others()) return;
     for (std::size_t i = 0; i < records_.size(); ++i) {
       if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
@@ -357,6 +358,19 @@ class symmetric_heap {
   /// The highest end of any lease so far: what the heap must have held at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return leases_.offsets().extent_bytes(); }
   [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
+  /// Holds the slot that has `address` in this rank's part, so that its bytes go to nobody until `let_go`, whoever
+  /// releases the slot before; nothing where none has it. Ranks hold and let go in the same order.
+  [[nodiscard]] std::optional<offset_allocator::lease_number> hold(const void* address) noexcept {
+    const std::size_t offset = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(address) -
+                                                        reinterpret_cast<std::uintptr_t>(base(group_.rank())));
+    if (offset >= leases_.offsets().capacity_bytes()) return std::nullopt;
+    return leases_.offsets().hold(offset);
+  }
+  void let_go(offset_allocator::lease_number held) noexcept {
+    lease_chain over = leases_.offsets().let_go(held);
+    if (!over.empty()) leases_.release(over);
+  }
+
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
 

@@ -20,6 +20,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -124,8 +125,9 @@ class arena {
   /// The host has waited for `over` itself: so what it queues from here on comes after it.
   void host_waited(const stream_event& over) noexcept { leases_.host_waited(over); }
 
-  /// Ends all leases of the chain, in the order of the arena's stream.
+  /// Ends all leases of the chain, in the order of the arena's stream, but those that are held.
   void release(lease_chain& chain) noexcept {
+    leases_.offsets().leave_held(chain);
     if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
     leases_.release(chain);
   }
@@ -170,6 +172,17 @@ class arena {
   /// An error of too little room says `also` from here on, which is kept by address: how the bytes of this memory were
   /// found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
+
+  /// Holds the lease that has `address` in it, so that it lives until `let_go`, whoever ends its chain before; nothing
+  /// where no lease has it.
+  [[nodiscard]] std::optional<offset_allocator::lease_number> hold(const void* address) noexcept {
+    if (!has(address)) return std::nullopt;
+    return leases_.offsets().hold(offset_of(address));
+  }
+  void let_go(offset_allocator::lease_number held) noexcept {
+    lease_chain over = leases_.offsets().let_go(held);
+    if (!over.empty()) release(over);
+  }
 
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept { leases_.offsets().append(from, to); }

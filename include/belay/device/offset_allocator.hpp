@@ -97,6 +97,18 @@ class offset_allocator {
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept;
 
+  /// A lease that is held once more, whoever ends its chain: it ends when the last who holds it lets go.
+  using lease_number = std::uint32_t;
+  /// Holds the lease that has the byte at `offset` in it, if any does. Linear in the number of ranges.
+  [[nodiscard]] std::optional<lease_number> hold(std::size_t offset) noexcept;
+  /// Lets go of it. The result has the lease where its chain has ended and nobody holds it any more: to be released.
+  [[nodiscard]] lease_chain let_go(lease_number held) noexcept;
+  /// Takes what is held out of a chain that ends.
+  void leave_held(lease_chain& chain) noexcept {
+    if (holds_ > 0) [[unlikely]]
+      unlink_held(chain);
+  }
+
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
   void clear(const stream_clock& used = {}) noexcept;
 
@@ -111,6 +123,7 @@ class offset_allocator {
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
+  static constexpr std::uint32_t ended = 0xfffffffeU;  // in `chained`: held by others, and its chain has ended
   // Node 0 closes both rings, that of all ranges and that of the free ones, so that no list has an end to test for.
   static constexpr std::uint32_t edge = 0;
 
@@ -126,6 +139,7 @@ class offset_allocator {
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
     lease_mark mark;       // of a lease: whose it is
+    std::uint32_t held = 0;  // of a lease: by how many beside its chain
 
     [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
@@ -139,6 +153,7 @@ class offset_allocator {
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
+  void unlink_held(lease_chain& chain) noexcept;
 
   inline void recycle(std::uint32_t at) noexcept;
 
@@ -172,6 +187,7 @@ class offset_allocator {
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
   std::uint32_t spare_ = edge;
+  std::size_t holds_ = 0;
 };
 
 /// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
@@ -272,8 +288,9 @@ class stream_leases {
     return used_by_others() && uses_.within(offset, bytes);
   }
 
-  /// Ends all leases of the chain, in the order of the leases' stream.
+  /// Ends all leases of the chain, in the order of the leases' stream, but those that are held.
   void release(lease_chain& chain) noexcept {
+    offsets_.leave_held(chain);
     forget_uses();
     if (!used_by_others()) [[likely]]
       return offsets_.release(chain, *clock_);

@@ -181,6 +181,7 @@ BELAY_DECL std::optional<std::size_t> offset_allocator::allocate(std::size_t byt
   node& taken = nodes[at];
   taken.leased = true;
   taken.mark = mark;
+  taken.held = 0;
   taken.chained = chain.head;
   chain.head = at;
   live_ += size;
@@ -250,16 +251,49 @@ BELAY_DECL void offset_allocator::append(lease_chain& from, lease_chain& to) noe
   from.head = none;
 }
 
+BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::optional<lease_number> {
+  for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) {
+    if (!nodes_[at].leased || !nodes_[at].has(offset)) continue;
+    ++nodes_[at].held;
+    ++holds_;
+    return at;
+  }
+  return std::nullopt;
+}
+
+BELAY_DECL lease_chain offset_allocator::let_go(lease_number held) noexcept {
+  lease_chain over;
+  node& one = nodes_[held];
+  --holds_;
+  if (--one.held > 0 || one.chained != ended) return over;
+  one.chained = none;
+  over.head = held;
+  return over;
+}
+
+BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
+  for (std::uint32_t* link = &chain.head; *link != none;) {
+    node& one = nodes_[*link];
+    if (one.held == 0) {
+      link = &one.chained;
+    } else {
+      *link = one.chained;
+      one.chained = ended;
+    }
+  }
+}
+
 BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
   if (meter_ != nullptr) meter_->remove(live_);
   live_ = 0;
+  holds_ = 0;
   spare_ = edge;
   nodes_.resize(2);
   constexpr std::uint32_t whole = 1;
   const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
+  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}, 0};
   nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
-                   {}};
+                   {}, 0};
   nodes_[whole].leased = first_free == edge;  // an empty region
 }
 

@@ -8,6 +8,8 @@
 #include <concepts>
 #include <cstddef>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -32,6 +34,39 @@ class frame_arithmetic {
   template <class G>
   void teams(std::size_t count, const G& g) {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
+  }
+
+  /// Queue the kernel that `make(sums, arguments...)` gives, as `each`, `teams`, `add_columns` and `add_rows` do:
+  /// it adds to a parameter's gradient, whose memory is `sums`. In the first half of a backward that runs in two it is
+  /// noted, and runs in the second. So what the kernel reads comes as `arguments`, views of it and numbers, and that
+  /// memory lives until then; `make` itself captures nothing.
+  template <class Sum, class Make, class... Arguments>
+  void each_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_each, Make, Arguments...>;
+      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void teams_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_teams, Make, Arguments...>;
+      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void columns_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_columns, Make, Arguments...>;
+      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void rows_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_rows, Make, Arguments...>;
+      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
   }
 
   /// Queues a `kernel::column_sums`: sums over rows, one for each column, which are added to what `all.sums` has. The
@@ -66,7 +101,9 @@ class frame_arithmetic {
   }
   template <class C, matrix_operand A, matrix_operand B>
   void product(const added_to<C>& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
-    multiply(operand_of(memory_of(c)), operand_of(a), operand_of(b), alpha, share_kept(c), at);
+    expect_product(operand_of(memory_of(c)), operand_of(a), operand_of(b), at);
+    add_or_note(c, dense_addition<decltype(operand_of(a)), decltype(operand_of(b))>{operand_of(a), operand_of(b), alpha, at},
+                operand_of(a), operand_of(b));
   }
 
   /// Queues a product per expert: expert e has the rows [ends[e - 1], ends[e]), and `ends` is not read before it runs.
@@ -86,7 +123,9 @@ class frame_arithmetic {
   }
   template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
   void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
-    multiply_stack(stack_of(memory_of(c)), operand_of(a), operand_of(b), ends, share_kept(c), at);
+    expect_stack(stack_of(memory_of(c)), operand_of(a), operand_of(b), ends, at);
+    using addition = stack_addition<decltype(operand_of(a)), decltype(operand_of(b)), Index>;
+    add_or_note(c, addition{operand_of(a), operand_of(b), ends, at}, operand_of(a), operand_of(b), ends);
   }
 
  protected:
@@ -95,6 +134,82 @@ class frame_arithmetic {
 
  private:
   [[nodiscard]] auto& kit() const noexcept { return static_cast<const Frame&>(*this).kit(); }
+
+  // Additions to sums, by value: they run now, or are noted.
+  template <class A, class B>
+  struct dense_addition {
+    A a;
+    B b;
+    double alpha;
+    where at;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
+      frame.multiply(operand_of(memory_of(c)), a, b, alpha, share_kept(c), at);
+    }
+  };
+  template <class A, class B, class Index>
+  struct stack_addition {
+    A a;
+    B b;
+    view<const Index, 1> ends;
+    where at;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
+      frame.multiply_stack(stack_of(memory_of(c)), a, b, ends, share_kept(c), at);
+    }
+  };
+  template <class Queue, class Make, class... Arguments>
+  struct kernel_addition {
+    std::size_t count;
+    std::tuple<Arguments...> arguments;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& total) const {
+      const auto kernel_of = [&](const Arguments&... given) { return Make{}(total.data(), given...); };
+      Queue()(frame, count, std::apply(kernel_of, arguments));
+    }
+  };
+  struct queue_each {
+    void operator()(frame_arithmetic& frame, std::size_t count, const auto& kernel) const { frame.each(count, kernel); }
+  };
+  struct queue_teams {
+    void operator()(frame_arithmetic& frame, std::size_t count, const auto& kernel) const {
+      frame.teams(count, kernel);
+    }
+  };
+  struct queue_columns {
+    void operator()(frame_arithmetic& frame, std::size_t, const auto& kernel) const { frame.add_columns(kernel); }
+  };
+  struct queue_rows {
+    void operator()(frame_arithmetic& frame, std::size_t, const auto& kernel) const { frame.add_rows(kernel); }
+  };
+
+  template <class Make, class... Arguments>
+  [[nodiscard]] static consteval bool makes_kernel() {
+    constexpr bool named = std::is_empty_v<Make> && (... && !std::is_pointer_v<Arguments>);
+    static_assert(named,
+                  "belay: a kernel that adds to a gradient may run later: its maker captures nothing, and gets the "
+                  "views that the kernel reads as arguments, no pointers, so that their memory lives until it has run");
+    return named;
+  }
+  // Of arguments that are views the memory is read.
+  template <class Sum, class Addition, class... Arguments>
+  void note_reads(const added_to<Sum>& total, const Addition& addition, const Arguments&... arguments) {
+    const auto read = [](const auto& given) {
+      if constexpr (requires { given.data(), given.size_bytes(); })
+        return view<const std::byte, 1>(reinterpret_cast<const std::byte*>(given.data()), {given.size_bytes()});
+      else
+        return view<const std::byte, 1>(nullptr, {0});
+    };
+    add_or_note(total, addition, read(arguments)...);
+  }
+  // A frame of a test has no notes.
+  template <class Sum, class Addition, class... Read>
+  void add_or_note(const added_to<Sum>& total, const Addition& addition, const Read&... reads) {
+    if constexpr (requires(Frame& frame) { frame.add(total, addition, reads...); })
+      static_cast<Frame&>(*this).add(total, addition, reads...);
+    else
+      addition(*this, total);
+  }
 
   template <class F>
   [[nodiscard]] static consteval bool takes_kernel() {
@@ -124,10 +239,14 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
-  void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
+  void expect_product(operand<T> c, operand<U> a, operand<V> b, where at) const {
     if (a.height() != c.rows || b.width() != c.columns || a.width() != b.height() || c.as != reading::as_is)
         [[unlikely]]
       refuse("product", c, a, b, at);
+  }
+  template <class T, class U, class V>
+  void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
+    expect_product(c, a, b, at);
     using number = compute_type_t<T>;
     if constexpr (takes_product<T, std::remove_const_t<U>, std::remove_const_t<V>>())
       kit().product(product_call<T, std::remove_const_t<U>, std::remove_const_t<V>>{c, a, b, static_cast<number>(alpha),
@@ -142,10 +261,14 @@ class frame_arithmetic {
                   at);
   }
   template <class T, class U, class V, class Index>
-  void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
+  void expect_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, where at) const {
     if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
         a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c[0], a, b, at);
+  }
+  template <class T, class U, class V, class Index>
+  void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
+    expect_stack(c, a, b, ends, at);
     queue_grouped(grouped_stack_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
                   at);
   }

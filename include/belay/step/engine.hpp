@@ -38,6 +38,7 @@
 #include "belay/step/commit.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/step/rehearsal_watch.hpp"
+#include "belay/step/weight_notes.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -143,6 +144,12 @@ class engine {
   /// Bytes of a trainer's own memory that owed backwards keep.
   [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
   [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
+  /// What backwards in two halves have noted for their second ones.
+  [[nodiscard]] weight_note_pool& notes() noexcept { return notes_; }
+  [[nodiscard]] const weight_note_pool& notes() const noexcept { return notes_; }
+  /// Holds the lease of steps that has `address` in it until it is let go, whoever ends it before: of activations, of
+  /// other memory of steps, of a heap in which slots are leased in this step. Nothing is held where none has it.
+  [[nodiscard]] held_lease hold(const void* address);
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   [[nodiscard]] const Kit& kit() const noexcept { return kit_; }
   /// The kit's stream.
@@ -214,6 +221,9 @@ class engine {
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
       if (left_ != freed_memory::as_it_was && !rehearsing()) other.poison_in(kit_.stream(), left_, owners_);
+    } else if constexpr (requires { other.hold(nullptr); }) {
+      const auto is_known = [&](const lease_holder& one) { return one.owner == &other; };
+      if (std::none_of(heaps_.begin(), heaps_.end(), is_known)) heaps_.push_back(lease_holder::of(other));
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
@@ -313,7 +323,21 @@ class engine {
   bool in_step_ = false;
   freed_memory left_ = freed_by_default;
   std::shared_ptr<lease_owners> owners_ = std::make_shared<lease_owners>();
-  std::vector<const arena<Memory>*> of_steps_;  // beside `arena_`
+  std::vector<arena<Memory>*> of_steps_;  // beside `arena_`
+  // Of slots of heaps, which may end after the step that has used them.
+  struct lease_holder {
+    void* owner;
+    held_lease (*hold)(void* owner, const void* address);
+
+    template <class Leases>
+    [[nodiscard]] static lease_holder of(Leases& one) noexcept {
+      return {&one, [](void* from, const void* address) {
+                return held_lease::of(*static_cast<Leases*>(from), address);
+              }};
+    }
+  };
+  std::vector<lease_holder> heaps_;
+  weight_note_pool notes_;
 };
 
 using host_engine = engine<host_pages, host_kit<>>;

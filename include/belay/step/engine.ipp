@@ -130,6 +130,16 @@ bool engine<Memory, Kit>::is_of_steps(const void* address) const noexcept {
 }
 
 template <memory_region Memory, compute_kit<float> Kit>
+held_lease engine<Memory, Kit>::hold(const void* address) {
+  if (arena_.has(address)) return held_lease::of(arena_, address);
+  for (arena<Memory>* const one : of_steps_)
+    if (one->has(address)) return held_lease::of(*one, address);
+  for (const lease_holder& one : heaps_)
+    if (const held_lease found = one.hold(one.owner, address); found.drop != nullptr) return found;
+  return {};
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::use(Memory activations) {
   synchronize();
   arena_.open_addresses();
@@ -185,6 +195,8 @@ void engine<Memory, Kit>::end_step() noexcept {
   if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
   if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
   owed_.clear();
+  notes_.clear();
+  heaps_.clear();
   owners_->forget_failure();  // of a step that is cut off
   watch_.end();
   in_step_ = false;

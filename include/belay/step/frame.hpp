@@ -13,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -30,6 +31,7 @@
 #include "belay/step/arithmetic.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
+#include "belay/step/weight_notes.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -44,48 +46,60 @@ struct write_zero {
 /// The gradient of a parameter, to be added to: who asks for its memory gets zeros where the step has not written it,
 /// but a product, which writes instead of adding.
 /// `frame.add_to(parameter)` gives it: memory that the step has not written yet, or what backwards have added so far.
-template <class Frame, class Values>
+/// In the first half of a backward that runs in two, what the frame adds by products and `..._into` is noted; who asks
+/// for the memory itself adds now, and so does the rest of the call.
+template <class Frame, class Parameter>
 class gradient_sum {
  public:
-  /// Of `values`; `target` says whether the step has written them.
-  gradient_sum(Frame& frame, const Values& values, contribution_target* target) noexcept
-      : frame_(&frame), values_(values), target_(target) {}
+  /// Of `parameter`. `note`, if any, lists it in the second half.
+  gradient_sum(Frame& frame, Parameter& parameter, weight_note* note = nullptr) noexcept
+      : frame_(&frame), parameter_(&parameter), note_(note) {}
 
   /// The memory as a pointer, in another shape, or as a view; zeros where the step has not written it.
-  [[nodiscard]] auto* data() const {
-    zero();
-    return values_.data();
-  }
+  [[nodiscard]] auto* data() const { return zeroed().data(); }
   template <std::size_t Rank>
   [[nodiscard]] auto as(where at = where::current()) const {
-    zero();
-    return values_.template as<Rank>(at);
+    return zeroed().template as<Rank>(at);
   }
   template <class T, std::size_t Rank>
-    requires std::convertible_to<const Values&, view<T, Rank>>
+    requires std::convertible_to<decltype(std::declval<const Parameter&>().gradient_values()), view<T, Rank>>
   operator view<T, Rank>() const {
-    zero();
-    return values_;
+    return zeroed();
   }
 
   /// For products: the memory as it is, and whether it is theirs to write.
-  [[nodiscard]] const Values& values() const noexcept { return values_; }
-  [[nodiscard]] bool unwritten() const noexcept { return target_ != nullptr && target_->unwritten(); }
+  [[nodiscard]] auto values() const noexcept { return parameter_->gradient_values(); }
+  [[nodiscard]] bool unwritten() const noexcept {
+    const contribution_target* const target = parameter_->contribution();
+    return target != nullptr && target->unwritten();
+  }
   [[nodiscard]] bool take_unwritten() const noexcept {
     if (!unwritten()) return false;
-    target_->note_written();
+    parameter_->contribution()->note_written();
     return true;
   }
 
+  /// For the frame: its note while additions are noted, else null; the frame; and the sum in a later frame, where the
+  /// parameter is listed.
+  [[nodiscard]] weight_note* note() const noexcept { return frame_->notes_additions() ? note_ : nullptr; }
+  [[nodiscard]] Frame& frame() const noexcept { return *frame_; }
+  [[nodiscard]] gradient_sum within(Frame& later) const {
+    later.list(*parameter_);
+    return {later, *parameter_};
+  }
+
  private:
-  void zero() const {
-    using element = std::remove_reference_t<decltype(*values_.data())>;
-    if (take_unwritten()) frame_->each(values_.size(), write_zero<element>{values_.data()});
+  [[nodiscard]] auto zeroed() const {
+    frame_->add_at_once();
+    using element = std::remove_reference_t<decltype(*values().data())>;
+    const auto memory = values();
+    if (take_unwritten()) frame_->each(memory.size(), write_zero<element>{memory.data()});
+    return memory;
   }
 
   Frame* frame_;
-  Values values_;
-  contribution_target* target_;
+  Parameter* parameter_;
+  weight_note* note_;
 };
 
 /// The gradients of several parameters, whose rows lie one behind the other, as one matrix that a product adds to.
@@ -97,14 +111,21 @@ class joined_sums {
  public:
   /// Joins what `frame.add_to` gives.
   template <class... Sums>
-  explicit joined_sums(const added_to<Sums>&... parts)
-      : parts_{parts.target...}, values_(joined_rows(parts.target.values()...)) {}
+  explicit joined_sums(const added_to<Sums>&... parts) : parts_{parts.target...} {}
 
-  /// Whether they lie so: where they do not, each has a product of its own.
-  [[nodiscard]] bool adjacent() const noexcept { return values_.data != nullptr; }
+  /// Whether they lie so: where they do not, each has a product of its own. While additions are noted, gradients have
+  /// their memory for it.
+  [[nodiscard]] bool adjacent() const {
+    for (const Sum& part : parts_) part.frame().give_memory_to(part);
+    return values().data != nullptr;
+  }
   /// For a product: the memory of all, and whether nothing has written any of it. Where something has, the rest is
   /// zeroed.
-  [[nodiscard]] const auto& values() const noexcept { return values_; }
+  [[nodiscard]] auto values() const noexcept {
+    return [this]<std::size_t... I>(std::index_sequence<I...>) {
+      return joined_rows(parts_[I].values()...);
+    }(std::make_index_sequence<Count>());
+  }
   [[nodiscard]] bool take_unwritten() const {
     bool unwritten = true;
     for (const Sum& part : parts_) unwritten = unwritten && part.unwritten();
@@ -117,9 +138,18 @@ class joined_sums {
     return unwritten;
   }
 
+  /// As those of one sum: its note is the last one's.
+  [[nodiscard]] weight_note* note() const noexcept { return parts_[Count - 1].note(); }
+  [[nodiscard]] auto& frame() const noexcept { return parts_[0].frame(); }
+  template <class Frame>
+  [[nodiscard]] joined_sums within(Frame& later) const {
+    joined_sums moved(*this);
+    for (Sum& part : moved.parts_) part = part.within(later);
+    return moved;
+  }
+
  private:
   std::array<Sum, Count> parts_;
-  decltype(operand_of(std::declval<const Sum&>().values())) values_;
 };
 template <class Sum, class... Sums>
 joined_sums(const added_to<Sum>&, const added_to<Sums>&...) -> joined_sums<Sum, 1 + sizeof...(Sums)>;
@@ -330,9 +360,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
                   "belay: a frozen parameter has no gradient to add to: make it belay::trainable, or leave it out of "
                   "the backward");
     if constexpr (contributes<Parameter>) {
+      using sum_type = gradient_sum<frame, Parameter>;
+      if (notes_additions()) return adding_to(sum_type{*this, parameter, &note(parameter)});
       list(parameter);
-      return adding_to(gradient_sum<frame, decltype(parameter.gradient_values())>{*this, parameter.gradient_values(),
-                                                                                  parameter.contribution()});
+      return adding_to(sum_type{*this, parameter});
     }
   }
   /// This call of a backward adds nothing to `parameter`, and says so: a parameter of which nothing is heard is named
@@ -341,9 +372,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   void adds_nothing(Parameter& parameter) {
     static_assert(contributes<Parameter>, "belay: a frozen parameter has no gradient: the backward need not name it");
     if constexpr (contributes<Parameter>) {
-      list(parameter);
-      using sum_type = gradient_sum<frame, decltype(parameter.gradient_values())>;
-      static_cast<void>(sum_type{*this, parameter.gradient_values(), parameter.contribution()}.data());  // zeros
+      const auto zeros = add_to(parameter);
+      add(zeros, [](frame&, const auto& total) { static_cast<void>(total.data()); });
     }
   }
   /// The local part of `parameter`'s values, to read, good until this call returns: a backward reads them anew, because
@@ -358,8 +388,43 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call is a backward from here on: what it adds to goes to `list`.
   void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
+  /// The call is the first half of a backward from here on: what it would add is noted in `noting`, unless the layer
+  /// asks for a gradient's memory.
+  void begin_input_half(contribution_list& list, weight_noting& noting) noexcept {
+    contributions_ = &list;
+    noting_ = &noting;
+  }
   /// The call runs within the backward of `outer` from here on: what it adds to goes to the list of that backward.
-  void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
+  void begin_backward_within(const frame& outer) noexcept {
+    contributions_ = outer.contributions_;
+    noting_ = outer.noting_;
+  }
+  /// Whether additions to gradients are noted for later. What they read is then not to be written again in this call:
+  /// a layer that would asks, and takes other memory.
+  [[nodiscard]] bool notes_additions() const noexcept { return noting_ != nullptr && !noting_->closed; }
+  /// Runs what is noted, here and now; from here on nothing is noted.
+  void add_at_once() {
+    if (!notes_additions()) return;
+    noting_->closed = true;
+    run_notes(noting_->notes);
+  }
+  /// Runs the notes of a call in order, and lets go of what they read.
+  void run_notes(weight_note_list& notes) {
+    notes.consume(engine_->notes(), [this](weight_note& one) {
+      expect_unchanged(one);
+      one.run(this, one);
+    });
+  }
+  /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands and
+  /// views, and is kept by value.
+  template <class Sum, class Work, class... Read>
+  void add(const added_to<Sum>& total, const Work& work, const Read&... reads) {
+    if constexpr (requires { total.target.note(); }) {
+      if (weight_note* const listed = total.target.note(); listed != nullptr)
+        return note_work(*listed, total.target, work, reads...);
+    }
+    work(*this, total);
+  }
 
   /// Opens and closes an obligation of this call.
   [[nodiscard]] obligation_id open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
@@ -381,6 +446,11 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
+  template <class, class>
+  friend class gradient_sum;
+  template <class, std::size_t>
+  friend class joined_sums;
+
   template <class Parameter>
   [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
     if (rehearsing()) return;
@@ -391,6 +461,63 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[gnu::noinline]] void give_memory_to(contribution_target& target) {
     engine_->compute().wait(target.before_memory());
     engine_->compute().wait(target.give_memory(call_->at));
+  }
+  template <class Parameter>
+  void give_memory_to(const gradient_sum<frame, Parameter>& total) {
+    contribution_target* const target = total.parameter_->contribution();
+    if (target != nullptr && target->needs_memory()) give_memory_to(*target);
+  }
+
+  // A note that lists `parameter` when it runs, and adds nothing yet.
+  template <class Parameter>
+  [[nodiscard]] weight_note& note(Parameter& parameter) {
+    if (contributions_ == nullptr) [[unlikely]]
+      call_->refuse_adding(printable(parameter.name()));
+    weight_note& made = noting_->notes.append(engine_->notes());
+    made.parameter = &parameter;
+    made.parameter_name = parameter.name();
+    made.run = [](void* in, weight_note& one) {
+      static_cast<frame*>(in)->list(*static_cast<Parameter*>(one.parameter));
+    };
+    return made;
+  }
+  template <class Sum, class Work>
+  struct noted_addition {
+    Sum total;
+    Work work;
+  };
+  // The last note takes the work, if it has none: notes run in the order of additions.
+  template <class Sum, class Work, class... Read>
+  void note_work(weight_note& listed, const Sum& total, const Work& work, const Read&... reads) {
+    using noted = noted_addition<Sum, Work>;
+    static_assert(sizeof(noted) <= weight_note::work_bytes && sizeof...(Read) <= weight_note::most_operands);
+    static_assert(std::is_trivially_destructible_v<noted>);
+    const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
+    weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
+    made.parameter_name = listed.parameter_name;
+    made.adds = true;
+    ::new (static_cast<void*>(made.work.data())) noted{total, work};
+    made.run = [](void* in, weight_note& one) {
+      frame& later = *static_cast<frame*>(in);
+      const noted& what = *std::launder(reinterpret_cast<const noted*>(one.work.data()));
+      what.work(later, adding_to(what.total.within(later)));
+    };
+    const auto read = [&](const noted_bytes& bytes) {
+      if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
+    };
+    (read(noted_bytes::of(reads)), ...);
+    take_fingerprint(made);
+  }
+
+  // Of streams whose memory the host addresses, in their order.
+  static constexpr bool takes_fingerprints =
+      checked(check_level::local) && requires(typename Engine::stream_type& given) { given.immediate(); };
+  void take_fingerprint(weight_note& of) {
+    if constexpr (takes_fingerprints) run(noted_fingerprint{of, &of.fingerprint});
+  }
+  void expect_unchanged(weight_note& one) {
+    if constexpr (takes_fingerprints)
+      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
   }
   template <class Parameter>
   void list(Parameter& parameter) {
@@ -431,6 +558,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   invocation_memory* memory_;
   frame_mode mode_;
   contribution_list* contributions_ = nullptr;  // of the backward that runs, or null
+  weight_noting* noting_ = nullptr;             // of a first half
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
   std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked

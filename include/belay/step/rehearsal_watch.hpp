@@ -24,12 +24,14 @@
 namespace belay::inline BELAY_ABI {
 
 /// The purpose of a layer's call.
-enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
+enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight_gradient, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
   switch (what) {
     case layer_call::forward: return "forward";
     case layer_call::backward: return "backward";
+    case layer_call::input_gradient: return "input gradient";
+    case layer_call::weight_gradient: return "weight gradient";
     case layer_call::recompute: return "recompute";
     case layer_call::discard: return "discard";
   }

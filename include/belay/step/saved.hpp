@@ -23,6 +23,7 @@
 #include "belay/core/view.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/weight_half.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -125,6 +126,20 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     }
   }
 
+  /// Runs the first half of the backward: the result has the gradient of the input, and owes its `weights()`, which adds
+  /// to the parameters' gradients. Afterwards memory of this invocation is free but for what the second half reads. See
+  /// step/weight_half.hpp.
+  BELAY_DISCHARGES BELAY_OPENS weight_half<Engine, Layer, Input> backward_input(output_type dout,
+                                                                               where at = where::current()) && {
+    return weight_half<Engine, Layer, Input>{*this, dout, at};
+  }
+  /// The first half consumes the handle; on a named handle it is `std::move(handle).backward_input(...)`.
+  template <class Dout>
+  void backward_input(const Dout&) & {
+    static_assert(always_false<Dout>,
+                  "belay: backward_input consumes its handle: write std::move(handle).backward_input(...)");
+  }
+
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
   void backward(const Dout&) & {
@@ -157,6 +172,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   friend class handle_store;
   template <class, class...>
   friend class tape;
+  template <class, class, class>
+  friend class weight_half;
   using mark = typename Engine::watch_type::mark;
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
