@@ -42,8 +42,10 @@ class attention_block {
   }
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
-    differentiate(frame, std::move(r), dout, dx);
-    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dx)), dout.data(), rows_of(dx));
+    const auto scope = frame.scratch_scope();
+    const auto dnormed = norm_.before_norm(frame, dx);
+    differentiate(frame, std::move(r), dout, dnormed);
+    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dnormed)), dout.data(), rows_of(dx));
   }
   /// Of an input that has no gradient.
   void backward(auto& frame, residue&& r, view<const number, 3> dout) {

@@ -46,9 +46,13 @@ class embedding {
   }
 
   void backward(auto& frame, residue&& r, view<const number, 3> dout) requires belay::has_gradient<Learning> {
-    const std::size_t hidden = table_.shape()[1];
-    frame.add_rows(kernel::accumulate_rows<number, std::int32_t>{
-        dout.data(), r.tokens.data(), r.tokens.size(), frame.add_to(table_).data(), hidden, table_.shape()[0]});
+    frame.rows_into(
+        frame.add_to(table_),
+        [](number* sums, view<const number, 3> rows, view<const std::int32_t, 2> tokens, std::size_t vocabulary) {
+          return kernel::accumulate_rows<number, std::int32_t>{rows.data(), tokens.data(),  tokens.size(),
+                                                               sums,        rows.extent(2), vocabulary};
+        },
+        dout, r.tokens, table_.shape()[0]);
   }
 
   template <class Visitor>

@@ -50,7 +50,7 @@ class head {
     const auto dlogits = rows_of(rounded_over<T>(frame, dout, r.out));  // a copy in scratch would be as large
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
     frame.product(frame.add_to(projection_), transposed(dlogits), normed);
-    const auto dnormed = rows_of(dx);
+    const auto dnormed = norm_.before_norm(frame, rows_of(dx));
     frame.product(dnormed, dlogits, frame.read(projection_));
     norm_.differentiate(frame, rows_of(r.x), r.scale, to_read(dnormed), nullptr, rows_of(dx));
   }

@@ -72,8 +72,8 @@ class moe_block {
   void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto x = rows_of(r.x);
     const auto dy = rows_of(dout);
-    const auto din = rows_of(dx);
     const auto scope = frame.scratch_scope();
+    const auto din = norm_.before_norm(frame, rows_of(dx));
     const auto dweights = scratch<number>(frame, r.routed.weights.shape());
     const auto dlogits = scratch<T>(frame, r.routed.probabilities.shape());
     auto back = std::move(r.merged).backward(frame, dy, dweights);
@@ -83,7 +83,7 @@ class moe_block {
     const auto normed = scratch<T>(frame, x.shape());
     norm_.renormalise(frame, x, r.scale, normed);
     router_.backward(frame, normed, dlogits, din);
-    norm_.differentiate(frame, x, r.scale, to_read(din), dy.data(), din);
+    norm_.differentiate(frame, x, r.scale, to_read(din), dy.data(), rows_of(dx));
   }
 
   /// Ends the forward without a backward: frees the experts' slots. Every rank of the exchange does the same.

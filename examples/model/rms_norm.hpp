@@ -57,7 +57,7 @@ class rms_norm {
   }
 
   /// Writes the input's gradient, plus `beside` (the gradient that went around the norm; may be null), and adds the
-  /// weight's. `dx` may be the memory of another gradient.
+  /// weight's. `dx` may be the memory of another gradient; that of `dout` only where `before_norm` has given it.
   void differentiate(auto& frame, view<const number, 2> x, view<const number, 1> scale, view<const number, 2> dout,
                      const number* beside, view<number, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
@@ -69,9 +69,21 @@ class rms_norm {
   /// Adds the weight's gradient alone, of an input that has none.
   void add_gradient(auto& frame, view<const number, 2> x, view<const number, 1> scale,
                     view<const number, 2> dout) const {
-    using term = kernel::rms_norm_weight_term<number>;
-    frame.add_columns(kernel::column_sums<term, number>{
-        {x.data(), scale.data(), dout.data(), x.extent(1)}, frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
+    frame.columns_into(
+        frame.add_to(weight_),
+        [](number* sums, view<const number, 2> in, view<const number, 1> scales, view<const number, 2> gradient) {
+          using term = kernel::rms_norm_weight_term<number>;
+          return kernel::column_sums<term, number>{
+              {in.data(), scales.data(), gradient.data(), in.extent(1)}, sums, in.extent(0), in.extent(1)};
+        },
+        x, scale, dout);
+  }
+
+  /// Memory for the gradient of the norm's output, from which its backward makes `dx`: that of `dx`, or scratch where
+  /// the weight's gradient is made of it later.
+  template <std::size_t Rank>
+  [[nodiscard]] static view<number, Rank> before_norm(auto& frame, view<number, Rank> dx) {
+    return frame.notes_additions() ? scratch<number>(frame, dx.shape()) : dx;
   }
 
   template <class Visitor>

@@ -197,6 +197,14 @@ class pipeline {
     void backward(const Scope& scope, view<const T, Rank> dout) {
       handles.backward(scope, dout, loss, at);
     }
+    template <class Scope>
+    void backward_input(const Scope& scope, view<const T, Rank> dout) {
+      handles.backward(scope, dout, loss, at, backward_extent::input_alone);
+    }
+    template <class Scope>
+    void weights(const Scope& scope) {
+      handles.weights(scope.micro_batch(), at);
+    }
     [[nodiscard]] view<const T, Rank> output(std::size_t micro_batch) const { return handles.output(micro_batch); }
     [[nodiscard]] view<const T, Rank> input_gradient(std::size_t micro_batch) const {
       return handles.input_gradient(micro_batch);

@@ -128,6 +128,9 @@ class frame_arithmetic {
     add_or_note(c, addition{operand_of(a), operand_of(b), ends, at}, operand_of(a), operand_of(b), ends);
   }
 
+  /// Whether additions to gradients are noted for later; see `frame`.
+  [[nodiscard]] static constexpr bool notes_additions() noexcept { return false; }
+
  protected:
   frame_arithmetic() = default;
   ~frame_arithmetic() = default;

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -148,20 +150,23 @@ struct expected_fingerprint {
   }
 };
 
-/// The notes of all calls whose weight half is still to come. It grows to as many as there were at a time; a rehearsal
-/// tells how many a run needs.
+/// The notes of all calls whose weight half is still to come. A run gives it memory for as many as its rehearsal had at a
+/// time; without that it grows.
 class weight_note_pool {
  public:
   weight_note_pool() = default;
   weight_note_pool(const weight_note_pool&) = delete;
   weight_note_pool& operator=(const weight_note_pool&) = delete;
 
-  /// Room for so many at a time, from the start.
-  void reserve(std::size_t count) {
-    while (notes_.size() < count) add_free();
+  /// Bytes for so many notes at a time, and where they are from now on, before any was taken. They outlive the pool.
+  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept { return count * sizeof(weight_note); }
+  void use(std::span<std::byte> memory) noexcept {
+    for (std::size_t at = 0; at + sizeof(weight_note) <= memory.size(); at += sizeof(weight_note))
+      add_free(*::new (static_cast<void*>(memory.data() + at)) weight_note);
+    own_ = memory;
   }
   [[nodiscard]] weight_note& take() {
-    if (free_ == nullptr) add_free();
+    if (free_ == nullptr) add_free(more_.emplace_back());
     weight_note& taken = *free_;
     free_ = std::exchange(taken.next, nullptr);
     taken.read_count = 0;
@@ -179,18 +184,17 @@ class weight_note_pool {
     if (used_ == 0) return;
     used_ = 0;
     free_ = nullptr;
-    for (weight_note& each : notes_) each.next = std::exchange(free_, &each);
+    for (weight_note& each : more_) add_free(each);
+    use(own_);
   }
   /// The most that there were at a time.
   [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
 
  private:
-  void add_free() {
-    notes_.emplace_back().next = free_;
-    free_ = &notes_.back();
-  }
+  void add_free(weight_note& note) noexcept { note.next = std::exchange(free_, &note); }
 
-  std::deque<weight_note> notes_;  // they stay where they are
+  std::span<std::byte> own_;
+  std::deque<weight_note> more_;  // they stay where they are
   weight_note* free_ = nullptr;
   std::size_t used_ = 0;
   std::size_t peak_ = 0;

@@ -34,7 +34,10 @@ run_of<Engine>::run_of(int number, int ranks, planned_run planned, planner again
   leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
   meters_[tier::device].add(Engine::findings_bytes);
   if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
-  if (rehearsing() || planned_.workspace == 0) return;
+  if (rehearsing()) return;
+  if (planned_.notes > 0)
+    engine_->notes().use(lease<std::byte>(tier::host, weight_note_pool::bytes_of(planned_.notes), notes_row));
+  if (planned_.workspace == 0) return;
   [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
   if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
 }
@@ -154,7 +157,10 @@ template <class Engine>
 auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   planned_run out;
   out.memory.computes = planned_.computes;
-  if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
+  if (rehearsing()) {
+    add_workspace(out, engine_->kit().workspace_bytes());
+    add_notes(out, engine_->notes().peak());
+  }
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
     const rank_shards* const shards = leased_.shards_of(i);

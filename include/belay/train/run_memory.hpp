@@ -24,6 +24,7 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/gathers/order.hpp"
 #include "belay/step/phase.hpp"
+#include "belay/step/weight_notes.hpp"
 #include "belay/train/plan.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -87,6 +88,7 @@ struct run_memory {
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
   bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
+  std::size_t notes = 0;                             // of weight halves, at a time
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
@@ -104,6 +106,16 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   if (bytes == 0) return;
   to.plan.add(tier::device, workspace_row, bytes);
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
+}
+
+inline constexpr const char* notes_row = "notes of weight gradients";
+/// Plans so many notes of backwards in two halves, which the run leases.
+inline void add_notes(planned_run& to, std::size_t count) {
+  to.memory.notes = count;
+  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(count));
+  if (bytes == 0) return;
+  to.plan.add(tier::host, notes_row, bytes);
+  to.memory.persistent[static_cast<std::size_t>(tier::host)] += bytes;
 }
 
 /// Widens the workspace of products in a plan to at least `wanted` bytes: a rehearsal knows less of it than the kit

@@ -205,6 +205,7 @@ class pipeline_runner {
   std::vector<executed_action> executed_;
   std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   action_observer* observer_ = nullptr;
+  bool in_halves_ = false;  // some backwards of the row
   std::int64_t last_ = 0;
 };
 

@@ -112,9 +112,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
   const auto proven = proof(table_);
   if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   for (const schedule::action& next : row()) {
-    if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
-      throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
-    }
+    in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
   transfers_->resize(executed_.size());
@@ -135,9 +133,7 @@ BELAY_DECL void pipeline_runner::expect_stages(std::size_t given, where at) cons
 BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
   if (to == nullptr) return nullptr;
   const bool waits = next.is_exchange();
-  return to->add({.name = waits                                         ? "wait for neighbours"
-                          : next.kind == schedule::action_kind::forward ? "forward"
-                                                                        : "backward",
+  return to->add({.name = waits ? "wait for neighbours" : name(next.kind),
                   .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
                   .kind = waits ? span_kind::wait : span_kind::action,
                   .lane = span_lane::compute});
@@ -154,6 +150,11 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
 }
 
 BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
+  if (in_halves_ && !stages.has_halves())
+    throw usage_error("schedule " + std::string(table_.name()) +
+                          " runs backwards in two halves, and the stage of this rank has none: it needs "
+                          "backward_input(scope, dout) and weights(scope)",
+                      at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
   const bool timed = engine.runs_notes();
   const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
@@ -186,6 +187,7 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                          where at) {
   if (next.kind == schedule::action_kind::forward) return forward(engine, stages, next, at);
+  if (next.kind == schedule::action_kind::weight_gradient) return stages.weights(next.chunk, next.micro_batch);
   backward(engine, stages, next, at);
 }
 
@@ -207,14 +209,21 @@ BELAY_DECL void pipeline_runner::forward(stage_engine& engine, stage_interface& 
 BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                           where at) {
   const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  const auto run_back = [&](const void* dout) {
+    if (next.kind == schedule::action_kind::backward)
+      stages.backward(chunk, micro_batch, dout);
+    else
+      stages.backward_input(chunk, micro_batch, dout);
+  };
+  // What weights to come read of these tensors, their notes hold.
   if (!place(chunk).last() && holds(stage + 1)) {
     const std::size_t after = table_.chunk_of(stage + 1);
-    stages.backward(chunk, micro_batch, stages.input_gradient(after, micro_batch).data);
+    run_back(stages.input_gradient(after, micro_batch).data);
     stages.release(after, micro_batch);
   } else {
     tensor_between_stages& gradient = received(schedule::payload::gradient, chunk, micro_batch);
     gradient.widen(engine, elements_, at);
-    stages.backward(chunk, micro_batch, gradient.values());
+    run_back(gradient.values());
     gradient.release(engine);
   }
   received(schedule::payload::activation, chunk, micro_batch).release(engine);

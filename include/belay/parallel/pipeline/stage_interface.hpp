@@ -32,6 +32,10 @@ class stage_interface {
   /// Runs a micro-batch and keeps its handles; discharges them.
   virtual void forward(std::size_t chunk, std::size_t micro_batch, const void* input) = 0;
   virtual void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
+  /// Discharges them in two halves: first for the stage before, then for the parameters. Whether the stages can.
+  virtual void backward_input(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
+  virtual void weights(std::size_t chunk, std::size_t micro_batch) = 0;
+  [[nodiscard]] virtual bool has_halves() const noexcept = 0;
   /// The tensor that the next stage receives; that which the stage before receives, until `release`.
   [[nodiscard]] virtual stage_tensor output(std::size_t chunk, std::size_t micro_batch) = 0;
   [[nodiscard]] virtual stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) = 0;

@@ -40,6 +40,13 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.release(micro_batch);
 };
+/// A stage of one's own that also runs schedules of backwards in two halves: `backward_input` makes the gradient that
+/// the stage before receives, `weights` discharges what is left.
+template <class S, class T, class Engine, std::size_t Rank = 3>
+concept runs_in_halves = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor) {
+  stage.backward_input(scope, tensor);
+  stage.weights(scope);
+};
 
 /// The stages of a rank, between tensors of the shape `boundary`. `stages(chunk)` gives a stage, or what runs as one;
 /// `place(chunk)` is its place. Engine and stages outlive it.
@@ -59,6 +66,16 @@ class typed_stages final : public stage_interface {
     stage.backward(micro_batch_scope<Engine>(*engine_, micro_batch),
                    (*place_)(chunk).last() ? tensor() : arrived(dout));
   }
+  void backward_input([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch,
+                      [[maybe_unused]] const void* dout) override {
+    if constexpr (in_halves)
+      (*stages_)(chunk).backward_input(micro_batch_scope<Engine>(*engine_, micro_batch),
+                                       (*place_)(chunk).last() ? tensor() : arrived(dout));
+  }
+  void weights([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch) override {
+    if constexpr (in_halves) (*stages_)(chunk).weights(micro_batch_scope<Engine>(*engine_, micro_batch));
+  }
+  [[nodiscard]] bool has_halves() const noexcept override { return in_halves; }
   [[nodiscard]] stage_tensor output(std::size_t chunk, std::size_t micro_batch) override {
     return untyped((*stages_)(chunk).output(micro_batch));
   }
@@ -76,6 +93,8 @@ class typed_stages final : public stage_interface {
 
  private:
   using tensor = view<const T, Rank>;
+  using stage_type = std::remove_reference_t<decltype(std::declval<const Stages&>()(std::size_t{}))>;
+  static constexpr bool in_halves = runs_in_halves<stage_type, T, Engine, Rank>;
 
   [[nodiscard]] tensor arrived(const void* data) const noexcept { return {static_cast<const T*>(data), boundary_}; }
   [[nodiscard]] static stage_tensor untyped(tensor of) noexcept { return {of.data(), of.size()}; }

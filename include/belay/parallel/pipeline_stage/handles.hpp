@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -22,8 +23,47 @@
 #include "belay/step/recompute.hpp"
 #include "belay/step/saved.hpp"
 #include "belay/step/step.hpp"
+#include "belay/step/weight_half.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The part of a backward that is asked for: all of it, or the gradient of the input alone, with weights to come.
+enum class backward_extent : std::uint8_t { whole, input_alone };
+
+/// The handles of one kind of layer between forward and backward, and between the halves of a backward, by slot.
+template <class Engine, class Layer, class Input>
+class layer_handles {
+ public:
+  /// So many slots. Those of second halves are made when the first one is to be kept.
+  explicit layer_handles(std::size_t slot_count) : whole_(slot_count) {}
+
+  void keep(std::size_t slot, saved<Engine, Layer, Input>&& handle, where at) {
+    whole_.keep(slot, std::move(handle), at);
+  }
+  [[nodiscard]] saved<Engine, Layer, Input>& at(std::size_t slot) { return whole_.at(slot); }
+  /// The handle, whose output a loss needs before its backward.
+  BELAY_OPENS [[nodiscard]] saved<Engine, Layer, Input> take(std::size_t slot, where at) {
+    return whole_.take(slot, at);
+  }
+
+  /// Runs the backward of a slot, or of a handle that was taken from it, and returns the gradient of the input, where
+  /// there is one.
+  auto backward(std::size_t slot, const auto& dout, backward_extent how, where at) {
+    return backward(slot, whole_.take(slot, at), dout, how, at);
+  }
+  auto backward(std::size_t slot, saved<Engine, Layer, Input>&& handle, const auto& dout, backward_extent how,
+                where at) {
+    if (how == backward_extent::whole) return std::move(handle).backward(dout, at);
+    if (!halves_) halves_.emplace(whole_.size());
+    halves_->keep(slot, std::move(handle).backward_input(dout, at), at);
+    if constexpr (differentiable<Input>) return halves_->at(slot).input_gradient(at);
+  }
+  void weights(std::size_t slot, where at) { halves_->take(slot, at).weights(at); }
+
+ private:
+  handle_store<saved<Engine, Layer, Input>> whole_;
+  std::optional<handle_store<weight_half<Engine, Layer, Input>>> halves_;
+};
 
 /// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
 /// on the device, also where the activations of others are offloaded.
@@ -52,14 +92,22 @@ class frozen_first_handles {
     plain_.keep(m, belay::forward(scope, *lowest.layer, constant(x), at), at);
     return plain_.at(m).out();
   }
-  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout, where at) {
+  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout,
+                backward_extent how, where at) {
     if (!layers.places.empty()) {
       if (layers.places.front().recomputed)
-        recomputed_.take(micro_batch, at).backward(dout, at);
+        recomputed_.backward(micro_batch, dout, how, at);
       else
-        plain_.take(micro_batch, at).backward(dout, at);
+        plain_.backward(micro_batch, dout, how, at);
     }
     first_[micro_batch].reset();
+  }
+  void weights(std::size_t micro_batch, const layers_of<Network, Activations>& layers, where at) {
+    if (layers.places.empty()) return;
+    if (layers.places.front().recomputed)
+      recomputed_.weights(micro_batch, at);
+    else
+      plain_.weights(micro_batch, at);
   }
 
  private:
@@ -68,14 +116,14 @@ class frozen_first_handles {
   using input_type = constant_input<T, Rank>;
 
   std::vector<std::optional<observed<Engine, first_type, Input>>> first_;
-  handle_store<saved<Engine, layer_type, input_type>> plain_;
-  handle_store<saved<Engine, recompute<layer_type>, input_type>> recomputed_;
+  layer_handles<Engine, layer_type, input_type> plain_;
+  layer_handles<Engine, recompute<layer_type>, input_type> recomputed_;
 };
 
 /// Handles of one layer of each micro-batch; of a layer that the network does not offer, none.
 template <class Engine, class Layer, class Input>
 struct handles_of_layer {
-  using type = handle_store<saved<Engine, Layer, Input>>;
+  using type = layer_handles<Engine, Layer, Input>;
 };
 template <class Engine, class Input>
 struct handles_of_layer<Engine, void, Input> {
@@ -165,14 +213,15 @@ class stage_handles {
 
   /// `loss(scope, output)` is asked on the last stage: its value and its gradient are one pass over the output.
   template <class Loss>
-  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at) {
+  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at,
+                backward_extent how = backward_extent::whole) {
     const std::size_t m = scope.micro_batch();
     flight& one = flights_[m];
     if (place_.last()) {
       if constexpr (offers_last<Network>) {
         auto handle = last_.take(m, at);
         const auto top = loss(scope, handle.out(at));
-        one.gradient.emplace(std::move(handle).backward(top.gradient, at));
+        one.gradient.emplace(last_.backward(m, std::move(handle), top.gradient, how, at));
       } else {
         one.gradient.emplace(loss(scope, one.output).gradient);
       }
@@ -181,15 +230,31 @@ class stage_handles {
     for (std::size_t i = layers_->places.size(); i-- > layers_below();) {
       const auto& [layer, slot, again] = layers_->places[i];
       if (again)
-        one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot), at).backward(dout, at));
+        one.gradient.emplace(recomputed_.backward(recomputed_slot(m, slot), dout, how, at));
       else
-        one.gradient.emplace(plain_.take(plain_slot(m, slot), at).backward(dout, at));
+        one.gradient.emplace(plain_.backward(plain_slot(m, slot), dout, how, at));
       dout = *one.gradient;
     }
     if constexpr (freezes_first<Network>) {
-      if (place_.first()) first_.backward(m, *layers_, dout, at);
+      if (place_.first()) first_.backward(m, *layers_, dout, how, at);
     } else if constexpr (offers_first<Network>)
-      if (place_.first()) static_cast<void>(first_.take(m, at).backward(dout, at));
+      if (place_.first()) static_cast<void>(first_.backward(m, dout, how, at));
+  }
+  /// The second halves of a micro-batch's backwards.
+  void weights(std::size_t m, where at) {
+    if constexpr (offers_last<Network>)
+      if (place_.last()) last_.weights(m, at);
+    for (std::size_t i = layers_->places.size(); i-- > layers_below();) {
+      const auto& [layer, slot, again] = layers_->places[i];
+      if (again)
+        recomputed_.weights(recomputed_slot(m, slot), at);
+      else
+        plain_.weights(plain_slot(m, slot), at);
+    }
+    if constexpr (freezes_first<Network>) {
+      if (place_.first()) first_.weights(m, *layers_, at);
+    } else if constexpr (offers_first<Network>)
+      if (place_.first()) first_.weights(m, at);
   }
 
   [[nodiscard]] hidden_view output(std::size_t micro_batch) const noexcept { return flights_[micro_batch].output; }
@@ -254,8 +319,8 @@ class stage_handles {
   std::vector<flight> flights_;
   typename when<offloads_first, typename first_of<Network>::type>::type first_away_;
   typename handles_of_first<Network, Engine, T, Rank, Input, Activations>::type first_;
-  handle_store<saved<Engine, typename layers_type::plain_type, hidden_view>> plain_;
-  handle_store<saved<Engine, typename layers_type::lean_type, hidden_view>> recomputed_;
+  layer_handles<Engine, typename layers_type::plain_type, hidden_view> plain_;
+  layer_handles<Engine, typename layers_type::lean_type, hidden_view> recomputed_;
   typename handles_of_layer<Engine, typename last_of<Network>::type, hidden_view>::type last_;
 };
 

@@ -3,6 +3,7 @@
 // A network that can be cut into stages: a table of tokens, some layers, and a head; and the same trained by a loop.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -76,9 +77,13 @@ struct layer {
   }
   void backward(auto& frame, residue&& r, hidden_view dy, belay::view<float, 2> dx) {
     const auto w = frame.read(scale_);
-    const auto dw = frame.add_to(scale_);
     frame.each(r.x.size(), derivative{r.x.data(), dy.data(), w.data(), dx.data()});
-    frame.each(width, column_sum{r.x.data(), dy.data(), dw.data(), r.x.extent(0)});
+    frame.each_into(
+        frame.add_to(scale_), width,
+        [](float* dw, hidden_view x, hidden_view dout) {
+          return column_sum{x.data(), dout.data(), dw, x.extent(0)};
+        },
+        r.x, dy);
   }
   void for_each_parameter(auto&& visit) { visit(scale_); }
 
@@ -119,12 +124,16 @@ struct head {
   }
 };
 
-/// Part `index` of `count`: the first has the table, the last the head.
+/// Part `index` of `count`: the first has the table, the last the head. Where layers do not divide, the first parts
+/// have one more.
 class network {
  public:
   network(std::size_t index, std::size_t count) {
     if (index == 0) table_.emplace();
-    for (std::size_t i = 0; i < staged::layers / count; ++i) layers_.emplace_back(index * staged::layers / count + i);
+    const auto before = [&](std::size_t part) {
+      return part * (staged::layers / count) + std::min(part, staged::layers % count);
+    };
+    for (std::size_t i = before(index); i < before(index + 1); ++i) layers_.emplace_back(i);
     if (index + 1 == count) head_.emplace();
   }
   [[nodiscard]] bool has_embedding() const { return table_.has_value(); }
