@@ -474,7 +474,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     if (contributions_ == nullptr) [[unlikely]]
       call_->refuse_adding(printable(parameter.name()));
     weight_note& made = noting_->notes.append(engine_->notes());
-    made.parameter = &parameter;
+    made.parameter = const_cast<std::remove_const_t<Parameter>*>(&parameter);  // cast back below
     made.parameter_name = parameter.name();
     made.run = [](void* in, weight_note& one) {
       static_cast<frame*>(in)->list(*static_cast<Parameter*>(one.parameter));

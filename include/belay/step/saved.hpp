@@ -27,10 +27,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// False, but not before a template is used.
-template <class T>
-inline constexpr bool always_false = false;
-
 template <class Engine, class Layer, class Input>
   requires backward_layer<Layer, Engine, Input>
 class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {

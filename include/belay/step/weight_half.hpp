@@ -32,6 +32,10 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// False, but not before a template is used.
+template <class T>
+inline constexpr bool always_false = false;
+
 /// The two forms of halves that a layer writes itself, with and without the gradient of the input.
 template <class Layer, class Engine, class Input>
 concept halves_with_dx =
@@ -121,10 +125,9 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     settle(at);
   }
   /// The weights consume their handle; on a named handle it is `std::move(half).weights()`.
-  template <class... None>
-  void weights(const None&...) & {
-    static_assert(sizeof...(None) > 0 && sizeof...(None) == 0,
-                  "belay: weights consumes its handle: write std::move(half).weights()");
+  template <class Half = weight_half>
+  void weights(where = {}) & {
+    static_assert(always_false<Half>, "belay: weights consumes its handle: write std::move(half).weights()");
   }
 
   /// Ends the obligation and adds nothing: the step lacks these contributions. `why` is for the reader of the code.
