@@ -8656,6 +8656,18 @@ class offset_allocator {
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept;
 
+  /// A lease that is held once more, whoever ends its chain: it ends when the last who holds it lets go.
+  using lease_number = std::uint32_t;
+  /// Holds the lease that has the byte at `offset` in it, if any does. Linear in the number of ranges.
+  [[nodiscard]] std::optional<lease_number> hold(std::size_t offset) noexcept;
+  /// Lets go of it. The result has the lease where its chain has ended and nobody holds it any more: to be released.
+  [[nodiscard]] lease_chain let_go(lease_number held) noexcept;
+  /// Takes what is held out of a chain that ends.
+  void leave_held(lease_chain& chain) noexcept {
+    if (holds_ > 0) [[unlikely]]
+      unlink_held(chain);
+  }
+
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
   void clear(const stream_clock& used = {}) noexcept;
 
@@ -8670,6 +8682,7 @@ class offset_allocator {
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
+  static constexpr std::uint32_t ended = 0xfffffffeU;  // in `chained`: held by others, and its chain has ended
   // Node 0 closes both rings, that of all ranges and that of the free ones, so that no list has an end to test for.
   static constexpr std::uint32_t edge = 0;
 
@@ -8685,6 +8698,7 @@ class offset_allocator {
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
     lease_mark mark;       // of a lease: whose it is
+    std::uint32_t held = 0;  // of a lease: by how many beside its chain
 
     [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
@@ -8698,6 +8712,7 @@ class offset_allocator {
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
+  void unlink_held(lease_chain& chain) noexcept;
 
   inline void recycle(std::uint32_t at) noexcept;
 
@@ -8731,6 +8746,7 @@ class offset_allocator {
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
   std::uint32_t spare_ = edge;
+  std::size_t holds_ = 0;
 };
 
 /// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
@@ -8831,8 +8847,9 @@ class stream_leases {
     return used_by_others() && uses_.within(offset, bytes);
   }
 
-  /// Ends all leases of the chain, in the order of the leases' stream.
+  /// Ends all leases of the chain, in the order of the leases' stream, but those that are held.
   void release(lease_chain& chain) noexcept {
+    offsets_.leave_held(chain);
     forget_uses();
     if (!used_by_others()) [[likely]]
       return offsets_.release(chain, *clock_);
@@ -9029,6 +9046,7 @@ BELAY_DECL std::optional<std::size_t> offset_allocator::allocate(std::size_t byt
   node& taken = nodes[at];
   taken.leased = true;
   taken.mark = mark;
+  taken.held = 0;
   taken.chained = chain.head;
   chain.head = at;
   live_ += size;
@@ -9098,16 +9116,49 @@ BELAY_DECL void offset_allocator::append(lease_chain& from, lease_chain& to) noe
   from.head = none;
 }
 
+BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::optional<lease_number> {
+  for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) {
+    if (!nodes_[at].leased || !nodes_[at].has(offset)) continue;
+    ++nodes_[at].held;
+    ++holds_;
+    return at;
+  }
+  return std::nullopt;
+}
+
+BELAY_DECL lease_chain offset_allocator::let_go(lease_number held) noexcept {
+  lease_chain over;
+  node& one = nodes_[held];
+  --holds_;
+  if (--one.held > 0 || one.chained != ended) return over;
+  one.chained = none;
+  over.head = held;
+  return over;
+}
+
+BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
+  for (std::uint32_t* link = &chain.head; *link != none;) {
+    node& one = nodes_[*link];
+    if (one.held == 0) {
+      link = &one.chained;
+    } else {
+      *link = one.chained;
+      one.chained = ended;
+    }
+  }
+}
+
 BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
   if (meter_ != nullptr) meter_->remove(live_);
   live_ = 0;
+  holds_ = 0;
   spare_ = edge;
   nodes_.resize(2);
   constexpr std::uint32_t whole = 1;
   const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
-  nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
-                   {}};
+  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}, 0};
+  nodes_[whole] = {
+      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true, {}, 0};
   nodes_[whole].leased = first_free == edge;  // an empty region
 }
 
@@ -9369,7 +9420,7 @@ class symmetric_heap {
   /// has said ends too.
   void reclaim() noexcept {
     leases_.forget_uses();
-    if (live_slots_ == 0 && !leases_.used_by_others()) return;
+    if (leases_.offsets().live_bytes() == 0 && live_slots_ == 0 && !leases_.used_by_others()) return;
     for (std::size_t i = 0; i < records_.size(); ++i) {
       if (records_[i].live) retire(static_cast<std::uint32_t>(i));
     }
@@ -9454,6 +9505,19 @@ class symmetric_heap {
   /// The highest end of any lease so far: what the heap must have held at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return leases_.offsets().extent_bytes(); }
   [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
+  /// Holds the slot that has `address` in this rank's part, so that its bytes go to nobody until `let_go`, whoever
+  /// releases the slot before; nothing where none has it. Ranks hold and let go in the same order.
+  [[nodiscard]] std::optional<offset_allocator::lease_number> hold(const void* address) noexcept {
+    const std::size_t offset = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(address) -
+                                                        reinterpret_cast<std::uintptr_t>(base(group_.rank())));
+    if (offset >= leases_.offsets().capacity_bytes()) return std::nullopt;
+    return leases_.offsets().hold(offset);
+  }
+  void let_go(offset_allocator::lease_number held) noexcept {
+    lease_chain over = leases_.offsets().let_go(held);
+    if (!over.empty()) leases_.release(over);
+  }
+
   /// Releases of slots that were not live.
   [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
 
@@ -10802,8 +10866,9 @@ class arena {
   /// The host has waited for `over` itself: so what it queues from here on comes after it.
   void host_waited(const stream_event& over) noexcept { leases_.host_waited(over); }
 
-  /// Ends all leases of the chain, in the order of the arena's stream.
+  /// Ends all leases of the chain, in the order of the arena's stream, but those that are held.
   void release(lease_chain& chain) noexcept {
+    leases_.offsets().leave_held(chain);
     if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
     leases_.release(chain);
   }
@@ -10848,6 +10913,17 @@ class arena {
   /// An error of too little room says `also` from here on, which is kept by address: how the bytes of this memory were
   /// found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
+
+  /// Holds the lease that has `address` in it, so that it lives until `let_go`, whoever ends its chain before; nothing
+  /// where no lease has it.
+  [[nodiscard]] std::optional<offset_allocator::lease_number> hold(const void* address) noexcept {
+    if (!has(address)) return std::nullopt;
+    return leases_.offsets().hold(offset_of(address));
+  }
+  void let_go(offset_allocator::lease_number held) noexcept {
+    lease_chain over = leases_.offsets().let_go(held);
+    if (!over.empty()) release(over);
+  }
 
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept { leases_.offsets().append(from, to); }
@@ -20571,6 +20647,39 @@ class frame_arithmetic {
     if constexpr (takes_kernel<G>()) kit().teams(count, g);
   }
 
+  /// Queue the kernel that `make(sums, arguments...)` gives, as `each`, `teams`, `add_columns` and `add_rows` do:
+  /// it adds to a parameter's gradient, whose memory is `sums`. In the first half of a backward that runs in two it is
+  /// noted, and runs in the second. So what the kernel reads comes as `arguments`, views of it and numbers, and that
+  /// memory lives until then; `make` itself captures nothing.
+  template <class Sum, class Make, class... Arguments>
+  void each_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_each, Make, Arguments...>;
+      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void teams_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_teams, Make, Arguments...>;
+      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void columns_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_columns, Make, Arguments...>;
+      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+  template <class Sum, class Make, class... Arguments>
+  void rows_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
+    if constexpr (makes_kernel<Make, Arguments...>()) {
+      using addition = kernel_addition<queue_rows, Make, Arguments...>;
+      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
+    }
+  }
+
   /// Queues a `kernel::column_sums`: sums over rows, one for each column, which are added to what `all.sums` has. The
   /// bits are those of one thread.
   template <class Sums>
@@ -20603,7 +20712,10 @@ class frame_arithmetic {
   }
   template <class C, matrix_operand A, matrix_operand B>
   void product(const added_to<C>& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
-    multiply(operand_of(memory_of(c)), operand_of(a), operand_of(b), alpha, share_kept(c), at);
+    expect_product(operand_of(memory_of(c)), operand_of(a), operand_of(b), at);
+    add_or_note(
+        c, dense_addition<decltype(operand_of(a)), decltype(operand_of(b))>{operand_of(a), operand_of(b), alpha, at},
+        operand_of(a), operand_of(b));
   }
 
   /// Queues a product per expert: expert e has the rows [ends[e - 1], ends[e]), and `ends` is not read before it runs.
@@ -20623,8 +20735,13 @@ class frame_arithmetic {
   }
   template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
   void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
-    multiply_stack(stack_of(memory_of(c)), operand_of(a), operand_of(b), ends, share_kept(c), at);
+    expect_stack(stack_of(memory_of(c)), operand_of(a), operand_of(b), ends, at);
+    using addition = stack_addition<decltype(operand_of(a)), decltype(operand_of(b)), Index>;
+    add_or_note(c, addition{operand_of(a), operand_of(b), ends, at}, operand_of(a), operand_of(b), ends);
   }
+
+  /// Whether additions to gradients are noted for later; see `frame`.
+  [[nodiscard]] static constexpr bool notes_additions() noexcept { return false; }
 
  protected:
   frame_arithmetic() = default;
@@ -20632,6 +20749,82 @@ class frame_arithmetic {
 
  private:
   [[nodiscard]] auto& kit() const noexcept { return static_cast<const Frame&>(*this).kit(); }
+
+  // Additions to sums, by value: they run now, or are noted.
+  template <class A, class B>
+  struct dense_addition {
+    A a;
+    B b;
+    double alpha;
+    where at;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
+      frame.multiply(operand_of(memory_of(c)), a, b, alpha, share_kept(c), at);
+    }
+  };
+  template <class A, class B, class Index>
+  struct stack_addition {
+    A a;
+    B b;
+    view<const Index, 1> ends;
+    where at;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
+      frame.multiply_stack(stack_of(memory_of(c)), a, b, ends, share_kept(c), at);
+    }
+  };
+  template <class Queue, class Make, class... Arguments>
+  struct kernel_addition {
+    std::size_t count;
+    std::tuple<Arguments...> arguments;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& total) const {
+      const auto kernel_of = [&](const Arguments&... given) { return Make{}(total.data(), given...); };
+      Queue()(frame, count, std::apply(kernel_of, arguments));
+    }
+  };
+  struct queue_each {
+    void operator()(frame_arithmetic& frame, std::size_t count, const auto& kernel) const { frame.each(count, kernel); }
+  };
+  struct queue_teams {
+    void operator()(frame_arithmetic& frame, std::size_t count, const auto& kernel) const {
+      frame.teams(count, kernel);
+    }
+  };
+  struct queue_columns {
+    void operator()(frame_arithmetic& frame, std::size_t, const auto& kernel) const { frame.add_columns(kernel); }
+  };
+  struct queue_rows {
+    void operator()(frame_arithmetic& frame, std::size_t, const auto& kernel) const { frame.add_rows(kernel); }
+  };
+
+  template <class Make, class... Arguments>
+  [[nodiscard]] static consteval bool makes_kernel() {
+    constexpr bool named = std::is_empty_v<Make> && (... && !std::is_pointer_v<Arguments>);
+    static_assert(named,
+                  "belay: a kernel that adds to a gradient may run later: its maker captures nothing, and gets the "
+                  "views that the kernel reads as arguments, no pointers, so that their memory lives until it has run");
+    return named;
+  }
+  // Of arguments that are views the memory is read.
+  template <class Sum, class Addition, class... Arguments>
+  void note_reads(const added_to<Sum>& total, const Addition& addition, const Arguments&... arguments) {
+    const auto read = [](const auto& given) {
+      if constexpr (requires { given.data(), given.size_bytes(); })
+        return view<const std::byte, 1>(reinterpret_cast<const std::byte*>(given.data()), {given.size_bytes()});
+      else
+        return view<const std::byte, 1>(nullptr, {0});
+    };
+    add_or_note(total, addition, read(arguments)...);
+  }
+  // A frame of a test has no notes.
+  template <class Sum, class Addition, class... Read>
+  void add_or_note(const added_to<Sum>& total, const Addition& addition, const Read&... reads) {
+    if constexpr (requires(Frame & frame) { frame.add(total, addition, reads...); })
+      static_cast<Frame&>(*this).add(total, addition, reads...);
+    else
+      addition(*this, total);
+  }
 
   template <class F>
   [[nodiscard]] static consteval bool takes_kernel() {
@@ -20661,10 +20854,14 @@ class frame_arithmetic {
   }
 
   template <class T, class U, class V>
-  void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
+  void expect_product(operand<T> c, operand<U> a, operand<V> b, where at) const {
     if (a.height() != c.rows || b.width() != c.columns || a.width() != b.height() || c.as != reading::as_is)
         [[unlikely]]
       refuse("product", c, a, b, at);
+  }
+  template <class T, class U, class V>
+  void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
+    expect_product(c, a, b, at);
     using number = compute_type_t<T>;
     if constexpr (takes_product<T, std::remove_const_t<U>, std::remove_const_t<V>>())
       kit().product(product_call<T, std::remove_const_t<U>, std::remove_const_t<V>>{c, a, b, static_cast<number>(alpha),
@@ -20679,10 +20876,14 @@ class frame_arithmetic {
                   at);
   }
   template <class T, class U, class V, class Index>
-  void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
+  void expect_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, where at) const {
     if (a.columns != c.rows || b.columns != c.columns || a.rows != b.rows || c.count != ends.size() ||
         a.as != reading::transposed || b.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c[0], a, b, at);
+  }
+  template <class T, class U, class V, class Index>
+  void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
+    expect_stack(c, a, b, ends, at);
     queue_grouped(grouped_stack_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
                   at);
   }
@@ -20737,12 +20938,14 @@ class frame_arithmetic {
 namespace belay::inline BELAY_ABI {
 
 /// The purpose of a layer's call.
-enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
+enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight_gradient, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
   switch (what) {
     case layer_call::forward: return "forward";
     case layer_call::backward: return "backward";
+    case layer_call::input_gradient: return "input gradient";
+    case layer_call::weight_gradient: return "weight gradient";
     case layer_call::recompute: return "recompute";
     case layer_call::discard: return "discard";
   }
@@ -21242,6 +21445,252 @@ struct rehearsed_order {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/weight_notes.hpp
+//
+// A backward in two halves notes what it would add to gradients, and adds it later. A note names the parameter and the
+// memory that its work reads: the leases of that memory are held until the work is queued, so that nothing else of the
+// call needs to live on. Notes read no parameter's values. They lie in a pool of the engine, which a rehearsal sizes.
+
+#include <deque>
+
+namespace belay::inline BELAY_ABI {
+
+/// A lease of whichever memory that is held beside its chain; null: of memory that is no step's.
+struct held_lease {
+  /// Lets go of the lease of `owner`.
+  void (*drop)(void* owner, offset_allocator::lease_number lease) noexcept = nullptr;
+  void* owner = nullptr;
+  offset_allocator::lease_number lease = 0;
+
+  void let_go() noexcept {
+    if (drop != nullptr) drop(owner, lease);
+    drop = nullptr;
+  }
+  /// Of an arena or a heap, which has `hold` and `let_go`.
+  template <class Leases>
+  [[nodiscard]] static held_lease of(Leases& owner, const void* address) noexcept {
+    const auto found = owner.hold(address);
+    if (!found) return {};
+    return {[](void* from, offset_allocator::lease_number one) noexcept { static_cast<Leases*>(from)->let_go(one); },
+            &owner, *found};
+  }
+};
+
+/// Memory that noted work reads: rows of `row_bytes`, every `stride_bytes`.
+struct noted_bytes {
+  /// The first byte, and the rows.
+  const std::byte* first = nullptr;
+  std::size_t rows = 0;
+  std::size_t row_bytes = 0;
+  std::size_t stride_bytes = 0;
+
+  template <class T>
+  [[nodiscard]] static noted_bytes of(const operand<T>& what) noexcept {
+    return {reinterpret_cast<const std::byte*>(what.data), what.rows, what.columns * sizeof(T),
+            what.stride * sizeof(T)};
+  }
+  template <class T, std::size_t Rank>
+  [[nodiscard]] static noted_bytes of(const view<T, Rank>& what) noexcept {
+    return {reinterpret_cast<const std::byte*>(what.data()), 1, what.size_bytes(), what.size_bytes()};
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return rows * row_bytes; }
+
+  /// A hash of some words of many rows, or, in builds that check across ranks, of all.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    constexpr bool whole = checked(check_level::across_ranks);
+    constexpr std::size_t looked_at = 64, piece = 16;
+    content_hash hash;
+    const std::size_t step = whole ? 1 : greater_of(rows / looked_at, std::size_t{1});
+    for (std::size_t row = 0; row < rows; row += step) {
+      const std::byte* const at = first + row * stride_bytes;
+      if (whole || row_bytes <= looked_at * piece) {
+        hash.add_bytes(at, row_bytes);
+        continue;
+      }
+      const std::size_t pieces = row_bytes / piece, every = greater_of(pieces / looked_at, std::size_t{1});
+      for (std::size_t i = 0; i < pieces; i += every) hash.add_bytes(at + i * piece, piece);
+    }
+    return hash.value();
+  }
+};
+
+/// One addition to the gradient of a parameter that was noted.
+struct weight_note {
+  static constexpr std::size_t work_bytes = 320;
+  static constexpr std::size_t most_operands = 6;
+
+  /// Memory that the work reads, and how it is held.
+  struct read_memory {
+    noted_bytes bytes;
+    held_lease held;
+  };
+
+  /// The next note of the list, and what adds: `run(frame, note)`, which lists the parameter too.
+  weight_note* next = nullptr;
+  void (*run)(void* frame, weight_note& note) = nullptr;
+  void* parameter = nullptr;
+  std::string_view parameter_name;
+  std::array<read_memory, most_operands> reads{};
+  std::uint32_t read_count = 0;
+  bool adds = false;  // else the parameter is listed alone
+  /// A hash of what it reads, in the order of the stream, which alone touches it. Of checked builds.
+  std::uint64_t fingerprint = 0;
+  alignas(std::max_align_t) std::array<std::byte, work_bytes> work;
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t all = 0;
+    for (std::uint32_t i = 0; i < read_count; ++i) all += reads[i].bytes.bytes();
+    return all;
+  }
+};
+
+/// Work of a stream: what a note reads is taken down.
+struct noted_fingerprint {
+  std::array<noted_bytes, weight_note::most_operands> reads{};
+  std::uint32_t count;
+  std::uint64_t* found;
+
+  noted_fingerprint(const weight_note& of, std::uint64_t* into) noexcept : count(of.read_count), found(into) {
+    for (std::uint32_t i = 0; i < count; ++i) reads[i] = of.reads[i].bytes;
+  }
+  [[nodiscard]] std::uint64_t now() const noexcept {
+    content_hash all;
+    for (std::uint32_t i = 0; i < count; ++i) all.add(reads[i].fingerprint());
+    return all.value();
+  }
+  void operator()() const noexcept { *found = now(); }
+};
+/// Work of a stream: throws the usage_error of memory that was written since it was noted.
+struct expected_fingerprint {
+  noted_fingerprint noted;
+  std::string_view parameter;
+
+  void operator()() const {
+    if (noted.now() != *noted.found) [[unlikely]]
+      refuse(parameter);
+  }
+  [[noreturn, gnu::cold]] static void refuse(std::string_view parameter) {
+    throw usage_error("what the weight half adds to parameter " + printable(std::string(parameter)) +
+                          " was overwritten after the input half had noted it: a layer that writes such memory again "
+                          "asks frame.notes_additions(), and takes other memory",
+                      where{});
+  }
+};
+
+/// The notes of all calls whose weight half is still to come. A run gives it memory for as many as its rehearsal had at
+/// a time; without that it grows.
+class weight_note_pool {
+ public:
+  weight_note_pool() = default;
+  weight_note_pool(const weight_note_pool&) = delete;
+  weight_note_pool& operator=(const weight_note_pool&) = delete;
+
+  /// Bytes for so many notes at a time, and where they are from now on, before any was taken. They outlive the pool.
+  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept {
+    return count * sizeof(weight_note);
+  }
+  void use(std::span<std::byte> memory) noexcept {
+    for (std::size_t at = 0; at + sizeof(weight_note) <= memory.size(); at += sizeof(weight_note))
+      add_free(*::new (static_cast<void*>(memory.data() + at)) weight_note);
+    own_ = memory;
+  }
+  [[nodiscard]] weight_note& take() {
+    if (free_ == nullptr) add_free(more_.emplace_back());
+    weight_note& taken = *free_;
+    free_ = std::exchange(taken.next, nullptr);
+    taken.read_count = 0;
+    taken.adds = false;
+    if (++used_ > peak_) peak_ = used_;
+    return taken;
+  }
+  void give_back(weight_note& note) noexcept {
+    note.next = free_;
+    free_ = &note;
+    --used_;
+  }
+  /// The step has ended, and its leases with it: all notes are free.
+  void clear() noexcept {
+    if (used_ == 0) return;
+    used_ = 0;
+    free_ = nullptr;
+    for (weight_note& each : more_) add_free(each);
+    use(own_);
+  }
+  /// The most that there were at a time.
+  [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
+
+ private:
+  void add_free(weight_note& note) noexcept { note.next = std::exchange(free_, &note); }
+
+  std::span<std::byte> own_;
+  std::deque<weight_note> more_;  // they stay where they are
+  weight_note* free_ = nullptr;
+  std::size_t used_ = 0;
+  std::size_t peak_ = 0;
+};
+
+/// The notes of one call, in the order in which they were made. They are given back by whoever runs them, or with the
+/// step.
+class weight_note_list {
+ public:
+  weight_note_list() = default;
+  weight_note_list(weight_note_list&& other) noexcept
+      : first_(std::exchange(other.first_, nullptr)), last_(std::exchange(other.last_, nullptr)) {}
+  weight_note_list& operator=(weight_note_list&&) = delete;
+  ~weight_note_list() = default;
+
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] weight_note& append(weight_note_pool& from) {
+    weight_note& added = from.take();
+    (last_ == nullptr ? first_ : last_->next) = &added;
+    last_ = &added;
+    return added;
+  }
+  [[nodiscard]] bool ends_with(const weight_note& note) const noexcept { return last_ == &note; }
+  /// Bytes that the notes read, and so what is held for them at most.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t all = 0;
+    for (const weight_note* each = first_; each != nullptr; each = each->next) all += each->bytes();
+    return all;
+  }
+  /// Calls `run(note)` for each in order, and empties the list.
+  template <class Run>
+  void consume(weight_note_pool& pool, const Run& run) {
+    while (first_ != nullptr) {
+      weight_note& one = *first_;
+      run(one);
+      first_ = one.next;
+      for (std::uint32_t i = 0; i < one.read_count; ++i) one.reads[i].held.let_go();
+      pool.give_back(one);
+    }
+    last_ = nullptr;
+  }
+  /// Lets go of all that is held, and runs nothing.
+  void drop(weight_note_pool& pool) noexcept {
+    consume(pool, [](weight_note&) {});
+  }
+  /// Takes over the notes of another list; this one is empty.
+  void take(weight_note_list& from) noexcept {
+    first_ = std::exchange(from.first_, nullptr);
+    last_ = std::exchange(from.last_, nullptr);
+  }
+  /// Its step has ended, which has reclaimed everything.
+  void forget() noexcept { first_ = last_ = nullptr; }
+
+ private:
+  weight_note* first_ = nullptr;
+  weight_note* last_ = nullptr;
+};
+
+/// A backward's notes while its input half runs. `closed`: something has added without a note, so that the rest of the
+/// call adds at once, too.
+struct weight_noting {
+  weight_note_list notes;
+  bool closed = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// The bytes of a trainer's own memory that one rank's owed backwards say they keep. They are no lease, and count as
@@ -21346,6 +21795,12 @@ class engine {
   /// Bytes of a trainer's own memory that owed backwards keep.
   [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
   [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
+  /// Additions that backwards in two halves have noted for their second ones.
+  [[nodiscard]] weight_note_pool& notes() noexcept { return notes_; }
+  [[nodiscard]] const weight_note_pool& notes() const noexcept { return notes_; }
+  /// Holds the lease of steps that has `address` in it until it is let go, whoever ends it before: of activations, of
+  /// other memory of steps, of a heap in which slots are leased in this step. Nothing is held where none has it.
+  [[nodiscard]] held_lease hold(const void* address);
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   [[nodiscard]] const Kit& kit() const noexcept { return kit_; }
   /// The kit's stream.
@@ -21417,6 +21872,9 @@ class engine {
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
       if (left_ != freed_memory::as_it_was && !rehearsing()) other.poison_in(kit_.stream(), left_, owners_);
+    } else if constexpr (requires { other.hold(nullptr); }) {
+      const auto is_known = [&](const lease_holder& one) { return one.owner == &other; };
+      if (std::none_of(heaps_.begin(), heaps_.end(), is_known)) heaps_.push_back(lease_holder::of(other));
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
@@ -21516,7 +21974,20 @@ class engine {
   bool in_step_ = false;
   freed_memory left_ = freed_by_default;
   std::shared_ptr<lease_owners> owners_ = std::make_shared<lease_owners>();
-  std::vector<const arena<Memory>*> of_steps_;  // beside `arena_`
+  std::vector<arena<Memory>*> of_steps_;  // beside `arena_`
+  // Of slots of heaps, which may end after the step that has used them.
+  struct lease_holder {
+    void* owner;
+    held_lease (*hold)(void* owner, const void* address);
+
+    template <class Leases>
+    [[nodiscard]] static lease_holder of(Leases& one) noexcept {
+      return {&one,
+              [](void* from, const void* address) { return held_lease::of(*static_cast<Leases*>(from), address); }};
+    }
+  };
+  std::vector<lease_holder> heaps_;
+  weight_note_pool notes_;
 };
 
 using host_engine = engine<host_pages, host_kit<>>;
@@ -21644,6 +22115,16 @@ bool engine<Memory, Kit>::is_of_steps(const void* address) const noexcept {
 }
 
 template <memory_region Memory, compute_kit<float> Kit>
+held_lease engine<Memory, Kit>::hold(const void* address) {
+  if (arena_.has(address)) return held_lease::of(arena_, address);
+  for (arena<Memory>* const one : of_steps_)
+    if (one->has(address)) return held_lease::of(*one, address);
+  for (const lease_holder& one : heaps_)
+    if (const held_lease found = one.hold(one.owner, address); found.drop != nullptr) return found;
+  return {};
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::use(Memory activations) {
   synchronize();
   arena_.open_addresses();
@@ -21699,6 +22180,8 @@ void engine<Memory, Kit>::end_step() noexcept {
   if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
   if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
   owed_.clear();
+  notes_.clear();
+  heaps_.clear();
   owners_->forget_failure();  // of a step that is cut off
   watch_.end();
   in_step_ = false;
@@ -21786,48 +22269,60 @@ struct write_zero {
 /// The gradient of a parameter, to be added to: who asks for its memory gets zeros where the step has not written it,
 /// but a product, which writes instead of adding.
 /// `frame.add_to(parameter)` gives it: memory that the step has not written yet, or what backwards have added so far.
-template <class Frame, class Values>
+/// In the first half of a backward that runs in two, what the frame adds by products and `..._into` is noted; who asks
+/// for the memory itself adds now, and so does the rest of the call.
+template <class Frame, class Parameter>
 class gradient_sum {
  public:
-  /// Of `values`; `target` says whether the step has written them.
-  gradient_sum(Frame& frame, const Values& values, contribution_target* target) noexcept
-      : frame_(&frame), values_(values), target_(target) {}
+  /// Of `parameter`. `note`, if any, lists it in the second half.
+  gradient_sum(Frame& frame, Parameter& parameter, weight_note* note = nullptr) noexcept
+      : frame_(&frame), parameter_(&parameter), note_(note) {}
 
   /// The memory as a pointer, in another shape, or as a view; zeros where the step has not written it.
-  [[nodiscard]] auto* data() const {
-    zero();
-    return values_.data();
-  }
+  [[nodiscard]] auto* data() const { return zeroed().data(); }
   template <std::size_t Rank>
   [[nodiscard]] auto as(where at = where::current()) const {
-    zero();
-    return values_.template as<Rank>(at);
+    return zeroed().template as<Rank>(at);
   }
   template <class T, std::size_t Rank>
-    requires std::convertible_to<const Values&, view<T, Rank>>
+    requires std::convertible_to<decltype(std::declval<const Parameter&>().gradient_values()), view<T, Rank>>
   operator view<T, Rank>() const {
-    zero();
-    return values_;
+    return zeroed();
   }
 
   /// For products: the memory as it is, and whether it is theirs to write.
-  [[nodiscard]] const Values& values() const noexcept { return values_; }
-  [[nodiscard]] bool unwritten() const noexcept { return target_ != nullptr && target_->unwritten(); }
+  [[nodiscard]] auto values() const noexcept { return parameter_->gradient_values(); }
+  [[nodiscard]] bool unwritten() const noexcept {
+    return target() != nullptr && target()->unwritten();
+  }
   [[nodiscard]] bool take_unwritten() const noexcept {
     if (!unwritten()) return false;
-    target_->note_written();
+    target()->note_written();
     return true;
   }
 
+  /// For the frame: its note while additions are noted, else null; the frame; who is told of contributions, or null; and
+  /// the sum in a later frame, where the parameter is listed.
+  [[nodiscard]] weight_note* note() const noexcept { return frame_->notes_additions() ? note_ : nullptr; }
+  [[nodiscard]] Frame& frame() const noexcept { return *frame_; }
+  [[nodiscard]] contribution_target* target() const noexcept { return parameter_->contribution(); }
+  [[nodiscard]] gradient_sum within(Frame& later) const {
+    later.list(*parameter_);
+    return {later, *parameter_};
+  }
+
  private:
-  void zero() const {
-    using element = std::remove_reference_t<decltype(*values_.data())>;
-    if (take_unwritten()) frame_->each(values_.size(), write_zero<element>{values_.data()});
+  [[nodiscard]] auto zeroed() const {
+    frame_->add_at_once();
+    using element = std::remove_reference_t<decltype(*values().data())>;
+    const auto memory = values();
+    if (take_unwritten()) frame_->each(memory.size(), write_zero<element>{memory.data()});
+    return memory;
   }
 
   Frame* frame_;
-  Values values_;
-  contribution_target* target_;
+  Parameter* parameter_;
+  weight_note* note_;
 };
 
 /// The gradients of several parameters, whose rows lie one behind the other, as one matrix that a product adds to.
@@ -21839,14 +22334,19 @@ class joined_sums {
  public:
   /// Joins what `frame.add_to` gives.
   template <class... Sums>
-  explicit joined_sums(const added_to<Sums>&... parts)
-      : parts_{parts.target...}, values_(joined_rows(parts.target.values()...)) {}
+  explicit joined_sums(const added_to<Sums>&... parts) : parts_{parts.target...} {}
 
-  /// Whether they lie so: where they do not, each has a product of its own.
-  [[nodiscard]] bool adjacent() const noexcept { return values_.data != nullptr; }
+  /// Whether they lie so: where they do not, each has a product of its own. While additions are noted, gradients have
+  /// their memory for it.
+  [[nodiscard]] bool adjacent() const {
+    for (const Sum& part : parts_) part.frame().give_memory_to(part);
+    return values().data != nullptr;
+  }
   /// For a product: the memory of all, and whether nothing has written any of it. Where something has, the rest is
   /// zeroed.
-  [[nodiscard]] const auto& values() const noexcept { return values_; }
+  [[nodiscard]] auto values() const noexcept {
+    return std::apply([](const auto&... part) { return joined_rows(part.values()...); }, parts_);
+  }
   [[nodiscard]] bool take_unwritten() const {
     bool unwritten = true;
     for (const Sum& part : parts_) unwritten = unwritten && part.unwritten();
@@ -21859,9 +22359,18 @@ class joined_sums {
     return unwritten;
   }
 
+  /// As those of one sum: its note is the last one's.
+  [[nodiscard]] weight_note* note() const noexcept { return parts_[Count - 1].note(); }
+  [[nodiscard]] auto& frame() const noexcept { return parts_[0].frame(); }
+  template <class Frame>
+  [[nodiscard]] joined_sums within(Frame& later) const {
+    joined_sums moved(*this);
+    for (Sum& part : moved.parts_) part = part.within(later);
+    return moved;
+  }
+
  private:
   std::array<Sum, Count> parts_;
-  decltype(operand_of(std::declval<const Sum&>().values())) values_;
 };
 template <class Sum, class... Sums>
 joined_sums(const added_to<Sum>&, const added_to<Sums>&...) -> joined_sums<Sum, 1 + sizeof...(Sums)>;
@@ -22072,9 +22581,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
                   "belay: a frozen parameter has no gradient to add to: make it belay::trainable, or leave it out of "
                   "the backward");
     if constexpr (contributes<Parameter>) {
+      using sum_type = gradient_sum<frame, Parameter>;
+      if (notes_additions()) return adding_to(sum_type{*this, parameter, &note(parameter)});
       list(parameter);
-      return adding_to(gradient_sum<frame, decltype(parameter.gradient_values())>{*this, parameter.gradient_values(),
-                                                                                  parameter.contribution()});
+      return adding_to(sum_type{*this, parameter});
     }
   }
   /// This call of a backward adds nothing to `parameter`, and says so: a parameter of which nothing is heard is named
@@ -22083,9 +22593,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   void adds_nothing(Parameter& parameter) {
     static_assert(contributes<Parameter>, "belay: a frozen parameter has no gradient: the backward need not name it");
     if constexpr (contributes<Parameter>) {
-      list(parameter);
-      using sum_type = gradient_sum<frame, decltype(parameter.gradient_values())>;
-      static_cast<void>(sum_type{*this, parameter.gradient_values(), parameter.contribution()}.data());  // zeros
+      const auto zeros = add_to(parameter);
+      add(zeros, [](frame&, const auto& total) { static_cast<void>(total.data()); });
     }
   }
   /// The local part of `parameter`'s values, to read, good until this call returns: a backward reads them anew, because
@@ -22100,8 +22609,43 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call is a backward from here on: what it adds to goes to `list`.
   void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
+  /// The call is the first half of a backward from here on: what it would add is noted in `noting`, unless the layer
+  /// asks for a gradient's memory.
+  void begin_input_half(contribution_list& list, weight_noting& noting) noexcept {
+    contributions_ = &list;
+    noting_ = &noting;
+  }
   /// The call runs within the backward of `outer` from here on: what it adds to goes to the list of that backward.
-  void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
+  void begin_backward_within(const frame& outer) noexcept {
+    contributions_ = outer.contributions_;
+    noting_ = outer.noting_;
+  }
+  /// Whether additions to gradients are noted for later. What they read is then not to be written again in this call:
+  /// a layer that would asks, and takes other memory.
+  [[nodiscard]] bool notes_additions() const noexcept { return noting_ != nullptr && !noting_->closed; }
+  /// Runs what is noted, here and now; from here on nothing is noted.
+  void add_at_once() {
+    if (!notes_additions()) return;
+    noting_->closed = true;
+    run_notes(noting_->notes);
+  }
+  /// Runs the notes of a call in order, and lets go of what they read.
+  void run_notes(weight_note_list& notes) {
+    notes.consume(engine_->notes(), [this](weight_note& one) {
+      expect_unchanged(one);
+      one.run(this, one);
+    });
+  }
+  /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands
+  /// and views, and is kept by value.
+  template <class Sum, class Work, class... Read>
+  void add(const added_to<Sum>& total, const Work& work, const Read&... reads) {
+    if constexpr (requires { total.target.note(); }) {
+      if (weight_note* const listed = total.target.note(); listed != nullptr)
+        return note_work(*listed, total.target, work, reads...);
+    }
+    work(*this, total);
+  }
 
   /// Opens and closes an obligation of this call.
   [[nodiscard]] obligation_id open(obligation_kind kind, std::size_t bytes, std::span<const std::size_t> shape,
@@ -22123,6 +22667,11 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] invocation_memory& memory() noexcept { return *memory_; }
 
  private:
+  template <class, class>
+  friend class gradient_sum;
+  template <class, std::size_t>
+  friend class joined_sums;
+
   template <class Parameter>
   [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
     if (rehearsing()) return;
@@ -22133,6 +22682,63 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[gnu::noinline]] void give_memory_to(contribution_target& target) {
     engine_->compute().wait(target.before_memory());
     engine_->compute().wait(target.give_memory(call_->at));
+  }
+  template <class Parameter>
+  void give_memory_to(const gradient_sum<frame, Parameter>& total) {
+    contribution_target* const target = total.target();
+    if (target != nullptr && target->needs_memory()) give_memory_to(*target);
+  }
+
+  // A note that lists `parameter` when it runs, and adds nothing yet.
+  template <class Parameter>
+  [[nodiscard]] weight_note& note(Parameter& parameter) {
+    if (contributions_ == nullptr) [[unlikely]]
+      call_->refuse_adding(printable(parameter.name()));
+    weight_note& made = noting_->notes.append(engine_->notes());
+    made.parameter = const_cast<std::remove_const_t<Parameter>*>(&parameter);  // cast back below
+    made.parameter_name = parameter.name();
+    made.run = [](void* in, weight_note& one) {
+      static_cast<frame*>(in)->list(*static_cast<Parameter*>(one.parameter));
+    };
+    return made;
+  }
+  template <class Sum, class Work>
+  struct noted_addition {
+    Sum total;
+    Work work;
+  };
+  // The last note takes the work, if it has none: notes run in the order of additions.
+  template <class Sum, class Work, class... Read>
+  void note_work(weight_note& listed, const Sum& total, const Work& work, const Read&... reads) {
+    using noted = noted_addition<Sum, Work>;
+    static_assert(sizeof(noted) <= weight_note::work_bytes && sizeof...(Read) <= weight_note::most_operands);
+    static_assert(std::is_trivially_destructible_v<noted>);
+    const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
+    weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
+    made.parameter_name = listed.parameter_name;
+    made.adds = true;
+    ::new (static_cast<void*>(made.work.data())) noted{total, work};
+    made.run = [](void* in, weight_note& one) {
+      frame& later = *static_cast<frame*>(in);
+      const noted& what = *std::launder(reinterpret_cast<const noted*>(one.work.data()));
+      what.work(later, adding_to(what.total.within(later)));
+    };
+    const auto read = [&](const noted_bytes& bytes) {
+      if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
+    };
+    (read(noted_bytes::of(reads)), ...);
+    take_fingerprint(made);
+  }
+
+  // Of streams whose memory the host addresses, in their order.
+  static constexpr bool takes_fingerprints =
+      checked(check_level::local) && requires(typename Engine::stream_type& given) { given.immediate(); };
+  void take_fingerprint(weight_note& of) {
+    if constexpr (takes_fingerprints) run(noted_fingerprint{of, &of.fingerprint});
+  }
+  void expect_unchanged(weight_note& one) {
+    if constexpr (takes_fingerprints)
+      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
   }
   template <class Parameter>
   void list(Parameter& parameter) {
@@ -22173,6 +22779,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   invocation_memory* memory_;
   frame_mode mode_;
   contribution_list* contributions_ = nullptr;  // of the backward that runs, or null
+  weight_noting* noting_ = nullptr;             // of a first half
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
   std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked
@@ -24073,8 +24680,6 @@ expert_exchange(Run&, const group&, expert_settings) -> expert_exchange<float>;
 // kept, and when the stream ran what. A tensor on its way is one as layers have it, and one as it is on the wire,
 // which may be rounded. It knows no type of a model, so it is compiled once.
 
-#include <deque>
-
 // ---- belay/parallel/pipeline/stage_interface.hpp
 //
 // A stage and the engine that it runs on, as the runner of a pipeline sees them: without the types of layers, elements
@@ -24095,6 +24700,10 @@ class stage_interface {
   /// Runs a micro-batch and keeps its handles; discharges them.
   virtual void forward(std::size_t chunk, std::size_t micro_batch, const void* input) = 0;
   virtual void backward(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
+  /// Discharges them in two halves: first for the stage before, then for the parameters. Whether the stages can.
+  virtual void backward_input(std::size_t chunk, std::size_t micro_batch, const void* dout) = 0;
+  virtual void weights(std::size_t chunk, std::size_t micro_batch) = 0;
+  [[nodiscard]] virtual bool has_halves() const noexcept = 0;
   /// The tensor that the next stage receives; that which the stage before receives, until `release`.
   [[nodiscard]] virtual stage_tensor output(std::size_t chunk, std::size_t micro_batch) = 0;
   [[nodiscard]] virtual stage_tensor input_gradient(std::size_t chunk, std::size_t micro_batch) = 0;
@@ -24694,6 +25303,7 @@ class pipeline_runner {
   std::vector<executed_action> executed_;
   std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   action_observer* observer_ = nullptr;
+  bool in_halves_ = false;  // some backwards of the row
   std::int64_t last_ = 0;
 };
 
@@ -25398,9 +26008,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
   const auto proven = proof(table_);
   if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   for (const schedule::action& next : row()) {
-    if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
-      throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
-    }
+    in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
   transfers_->resize(executed_.size());
@@ -25421,9 +26029,7 @@ BELAY_DECL void pipeline_runner::expect_stages(std::size_t given, where at) cons
 BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
   if (to == nullptr) return nullptr;
   const bool waits = next.is_exchange();
-  return to->add({.name = waits                                         ? "wait for neighbours"
-                          : next.kind == schedule::action_kind::forward ? "forward"
-                                                                        : "backward",
+  return to->add({.name = waits ? "wait for neighbours" : name(next.kind),
                   .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
                   .kind = waits ? span_kind::wait : span_kind::action,
                   .lane = span_lane::compute});
@@ -25440,6 +26046,11 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
 }
 
 BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
+  if (in_halves_ && !stages.has_halves())
+    throw usage_error("schedule " + std::string(table_.name()) +
+                          " runs backwards in two halves, and the stage of this rank has none: it needs "
+                          "backward_input(scope, dout) and weights(scope)",
+                      at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
   const bool timed = engine.runs_notes();
   const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
@@ -25472,6 +26083,7 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                          where at) {
   if (next.kind == schedule::action_kind::forward) return forward(engine, stages, next, at);
+  if (next.kind == schedule::action_kind::weight_gradient) return stages.weights(next.chunk, next.micro_batch);
   backward(engine, stages, next, at);
 }
 
@@ -25493,14 +26105,21 @@ BELAY_DECL void pipeline_runner::forward(stage_engine& engine, stage_interface& 
 BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface& stages, const schedule::action& next,
                                           where at) {
   const std::size_t chunk = next.chunk, micro_batch = next.micro_batch, stage = place(chunk).stage;
+  const auto run_back = [&](const void* dout) {
+    if (next.kind == schedule::action_kind::backward)
+      stages.backward(chunk, micro_batch, dout);
+    else
+      stages.backward_input(chunk, micro_batch, dout);
+  };
+  // What weights to come read of these tensors, their notes hold.
   if (!place(chunk).last() && holds(stage + 1)) {
     const std::size_t after = table_.chunk_of(stage + 1);
-    stages.backward(chunk, micro_batch, stages.input_gradient(after, micro_batch).data);
+    run_back(stages.input_gradient(after, micro_batch).data);
     stages.release(after, micro_batch);
   } else {
     tensor_between_stages& gradient = received(schedule::payload::gradient, chunk, micro_batch);
     gradient.widen(engine, elements_, at);
-    stages.backward(chunk, micro_batch, gradient.values());
+    run_back(gradient.values());
     gradient.release(engine);
   }
   received(schedule::payload::activation, chunk, micro_batch).release(engine);
@@ -26020,11 +26639,265 @@ class [[nodiscard]] observed {
 //   use(hidden.out());
 //   auto dx = std::move(hidden).backward(dout);          // or std::move(hidden).discard("why")
 
+// ---- belay/step/weight_half.hpp
+//
+// A backward in two halves: the first gives the gradient of the input, which the layer before waits for; the second
+// adds to the gradients of parameters, for which nobody waits. Between them a handle owes the second, as an activation
+// owes its backward. Any layer's backward can run so: what it adds by products and by `frame.each_into` and the like is
+// noted in the first half and runs in the second. Memory that the notes read is held until then, all else of the call
+// is free.
+//
+//   auto half = std::move(hidden).backward_input(dout);      // belay::weight_half<...>
+//   auto dx = half.input_gradient();                          // for the layer before
+//   std::move(half).weights();                                // whenever there is time
+//
+// A layer may write both halves itself: `backward_input(frame, residue, dout, dx)` returns what
+// `backward_weights(frame, kept)` takes; all that the forward has kept lives until then. A wrapper, such as
+// `recompute`, calls the layer's backward, whose additions are noted.
+
 namespace belay::inline BELAY_ABI {
 
 /// False, but not before a template is used.
 template <class T>
 inline constexpr bool always_false = false;
+
+/// The two forms of halves that a layer writes itself, with and without the gradient of the input.
+template <class Layer, class Engine, class Input>
+concept halves_with_dx =
+    requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+             constant_view_t<output_of<Layer, Engine, Input>> dout, view<typename Input::value_type, Input::rank> dx) {
+      layer.backward_weights(call, layer.backward_input(call, std::move(residue), dout, dx));
+    };
+template <class Layer, class Engine, class Input>
+concept halves_without_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+                                     constant_view_t<output_of<Layer, Engine, Input>> dout) {
+  layer.backward_weights(call, layer.backward_input(call, std::move(residue), dout));
+};
+
+/// The type that a layer's own first half returns; void of a layer whose additions are noted.
+template <class Layer, class Engine, class Input>
+struct kept_for_weights {
+  using type = void;
+};
+/// Of halves with the gradient of the input.
+template <class Layer, class Engine, class Input>
+  requires halves_with_dx<Layer, Engine, Input> &&
+           (differentiable<Input> || !halves_without_dx<Layer, Engine, Input>)
+struct kept_for_weights<Layer, Engine, Input> {
+  using type = decltype(std::declval<Layer&>().backward_input(
+      std::declval<frame<Engine>&>(), std::declval<residue_of<Layer, Engine, Input>>(),
+      std::declval<constant_view_t<output_of<Layer, Engine, Input>>>(),
+      std::declval<view<typename Input::value_type, Input::rank>>()));
+};
+/// Of halves without it.
+template <class Layer, class Engine, class Input>
+  requires halves_without_dx<Layer, Engine, Input> && (!differentiable<Input>)
+struct kept_for_weights<Layer, Engine, Input> {
+  using type = decltype(std::declval<Layer&>().backward_input(
+      std::declval<frame<Engine>&>(), std::declval<residue_of<Layer, Engine, Input>>(),
+      std::declval<constant_view_t<output_of<Layer, Engine, Input>>>()));
+};
+
+template <class Engine, class Layer, class Input>
+  requires backward_layer<Layer, Engine, Input>
+class saved;
+
+template <class Engine, class Layer, class Input>
+class [[nodiscard("belay: the first half of a backward owes its weights")]] BELAY_OBLIGATION weight_half final {
+  using kept_type = typename kept_for_weights<Layer, Engine, Input>::type;
+  static constexpr bool written_by_layer = !std::is_void_v<kept_type>;
+
+ public:
+  weight_half& operator=(weight_half&&) = delete;  // it would lose the obligation of the left side
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+
+  /// An obligation that was not discharged stays in the ledger; what it holds is reclaimed with the step.
+  BELAY_IF_DISCHARGED ~weight_half() {
+    if constexpr (checked(check_level::local))
+      if (obligation_.index != 0) ledger_->note_lost(obligation_);
+  }
+
+  /// The gradient of the layer's input, once. Throws usage_error where it was taken before, or the handle was used up.
+  BELAY_IF_OPEN [[nodiscard]] gradient_of<Engine, Input> input_gradient(where at = where::current())
+    requires differentiable<Input>
+  {
+    if (!dx_) [[unlikely]]
+      throw usage_error("the input's gradient of a backward was taken before", at);
+    gradient_of<Engine, Input> out = std::move(*dx_);
+    dx_.reset();
+    return out;
+  }
+
+  /// Adds what was noted to the gradients of the layer's parameters, in the order in which the backward would have.
+  /// Afterwards nothing of this invocation is held. A second call is a usage_error in checked builds; in release builds
+  /// it computes nothing, and the step refuses to commit.
+  BELAY_DISCHARGES void weights(where at = where::current()) && {
+    call_.parent = obligation_.index;
+    if (owes()) {
+      const mark under_way{engine_->watch(), call_.now(layer_call::weight_gradient)};
+      contribution_list contributions;
+      call_.run(layer_call::weight_gradient, [&] {
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        call.begin_backward(contributions);
+        if constexpr (written_by_layer)
+          layer_->backward_weights(call, std::move(*kept_));
+        else
+          call.run_notes(notes_);
+      });
+      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+    }
+    settle(at);
+  }
+  /// The weights consume their handle; on a named handle it is `std::move(half).weights()`.
+  template <class Half = weight_half>
+  void weights(where = {}) & {
+    static_assert(always_false<Half>, "belay: weights consumes its handle: write std::move(half).weights()");
+  }
+
+  /// Ends the obligation and adds nothing: the step lacks these contributions. `why` is for the reader of the code.
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && { settle(at); }
+
+  /// Returns a named handle from a function: `return std::move(half).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS weight_half hand_over() && { return weight_half{std::move(*this)}; }
+
+  /// The call that owes these weights; whether all of its additions ran in the first half, because it asked for a
+  /// gradient's memory.
+  [[nodiscard]] const invocation& call() const noexcept { return call_; }
+  [[nodiscard]] bool added_at_once() const noexcept { return added_at_once_; }
+
+ private:
+  template <class>
+  friend class handle_store;
+  friend class saved<Engine, Layer, Input>;
+  using mark = typename Engine::watch_type::mark;
+  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+
+  struct nothing {};
+  struct no_ledger {};
+  template <class Kept>
+  struct optional_of {
+    using type = std::optional<Kept>;
+  };
+  template <class Kept>
+    requires std::is_void_v<Kept>
+  struct optional_of<Kept> {
+    using type = nothing;
+  };
+
+  // Runs the first half. Where `of` owes nothing, nothing is computed, and this owes nothing.
+  template <class Dout>
+  BELAY_OPENS weight_half(saved<Engine, Layer, Input>& of, const Dout& dout, where at)
+      : engine_(of.engine_), layer_(of.layer_), call_(of.call_), epoch_(engine_->epoch()) {
+    if constexpr (checked(check_level::local)) ledger_ = engine_->shared_obligations();
+    if constexpr (differentiable<Input>) dx_.emplace(*engine_, of.input_.shape(), call_.at);
+    if (of.owes())
+      open(of, dout, at);
+    else
+      of.settle(at);
+  }
+  template <class Dout>
+  void open(saved<Engine, Layer, Input>& of, const Dout& dout, where at) {
+    of.call_.parent = of.obligation_.index;  // a recompute is recorded as its child
+    std::size_t held = 0;
+    {
+      const mark under_way{engine_->watch(), of.call_.now(layer_call::input_gradient)};
+      contribution_list contributions;
+      of.call_.run(layer_call::input_gradient, [&] { run_first_half(of, contributions, dout); });
+      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+    }
+    if constexpr (written_by_layer) {
+      memory_ = std::exchange(of.memory_, {});
+      const offset_allocator& leases = engine_->activations().offsets();
+      held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
+    } else {
+      held = notes_.bytes();
+    }
+    of.settle(at);
+    obligation_ =
+        call_.open(engine_->obligations(), obligation_kind::weight_gradient, held, of.input_.shape(), call_.at);
+  }
+  template <class Dout>
+  void run_first_half(saved<Engine, Layer, Input>& of, contribution_list& contributions, const Dout& dout) {
+    frame<Engine> call{*engine_, of.call_, frame_mode::owing, of.memory_};
+    if constexpr (differentiable<Input>) {
+      run_layer(call, contributions, of.residue_, dout, dx_->values());
+    } else if constexpr (written_by_layer ? halves_without_dx<Layer, Engine, Input>
+                                          : backward_without_dx<Layer, Engine, Input>) {
+      run_layer(call, contributions, of.residue_, dout);
+    } else {
+      const gradient_of<Engine, Input> unused{*engine_, of.input_.shape(), call_.at};
+      run_layer(call, contributions, of.residue_, dout, unused.values());
+    }
+  }
+  template <class Residue, class Dout, class... Dx>
+  void run_layer(frame<Engine>& call, contribution_list& contributions, Residue& residue, const Dout& dout,
+                 const Dx&... dx) {
+    if constexpr (written_by_layer) {
+      call.begin_backward(contributions);
+      kept_.emplace(layer_->backward_input(call, std::move(residue), dout, dx...));
+    } else {
+      weight_noting noting;
+      call.begin_input_half(contributions, noting);
+      layer_->backward(call, std::move(residue), dout, dx...);
+      added_at_once_ = noting.closed;
+      notes_.take(noting.notes);
+    }
+  }
+
+  BELAY_OPENS weight_half(weight_half&& other) noexcept
+      : engine_(other.engine_),
+        layer_(other.layer_),
+        call_(other.call_),
+        memory_(std::exchange(other.memory_, {})),
+        notes_(std::move(other.notes_)),
+        kept_(std::move(other.kept_)),
+        dx_(std::move(other.dx_)),
+        obligation_(std::exchange(other.obligation_, {})),
+        epoch_(std::exchange(other.epoch_, used_up)),
+        added_at_once_(other.added_at_once_),
+        ledger_(other.ledger_) {
+    if constexpr (differentiable<Input>) other.dx_.reset();
+  }
+
+  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
+
+  void settle(where at) {
+    engine_->obligations().close(obligation_, at);
+    obligation_ = {};
+    if constexpr (differentiable<Input>) dx_.reset();
+    // Of a step that has ended everything was reclaimed.
+    if (std::exchange(epoch_, used_up) != engine_->epoch()) return notes_.forget();
+    notes_.drop(engine_->notes());
+    engine_->activations().release(memory_.kept);
+    engine_->activations().release(memory_.remembered);
+  }
+
+  Engine* engine_;
+  Layer* layer_;
+  invocation call_;
+  invocation_memory memory_;  // of a layer that writes both halves
+  weight_note_list notes_;
+  [[no_unique_address]] typename optional_of<kept_type>::type kept_;
+  struct gradient_of_input {
+    template <class Of>
+    static auto type_of() {
+      if constexpr (differentiable<Of>)
+        return std::optional<gradient_of<Engine, Of>>();
+      else
+        return nothing();
+    }
+  };
+  [[no_unique_address]] decltype(gradient_of_input::template type_of<Input>()) dx_;
+  obligation_id obligation_;
+  std::uint64_t epoch_;
+  bool added_at_once_ = false;
+  [[no_unique_address]] std::conditional_t<checked(check_level::local), std::shared_ptr<ledger>, no_ledger> ledger_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
 
 template <class Engine, class Layer, class Input>
   requires backward_layer<Layer, Engine, Input>
@@ -26121,6 +26994,20 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     }
   }
 
+  /// Runs the first half of the backward: the result has the gradient of the input, and owes its `weights()`, which
+  /// adds to the parameters' gradients. Afterwards memory of this invocation is free but for what the second half
+  /// reads. See step/weight_half.hpp.
+  BELAY_DISCHARGES BELAY_OPENS weight_half<Engine, Layer, Input> backward_input(
+      output_type dout, where at = where::current()) && {
+    return weight_half<Engine, Layer, Input>{*this, dout, at};
+  }
+  /// The first half consumes the handle; on a named handle it is `std::move(handle).backward_input(...)`.
+  template <class Dout>
+  void backward_input(const Dout&) & {
+    static_assert(always_false<Dout>,
+                  "belay: backward_input consumes its handle: write std::move(handle).backward_input(...)");
+  }
+
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
   void backward(const Dout&) & {
@@ -26153,6 +27040,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   friend class handle_store;
   template <class, class...>
   friend class tape;
+  template <class, class, class>
+  friend class weight_half;
   using mark = typename Engine::watch_type::mark;
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
@@ -26800,6 +27689,13 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.release(micro_batch);
 };
+/// A stage of one's own that also runs schedules of backwards in two halves: `backward_input` makes the gradient that
+/// the stage before receives, `weights` discharges what is left.
+template <class S, class T, class Engine, std::size_t Rank = 3>
+concept runs_in_halves = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor) {
+  stage.backward_input(scope, tensor);
+  stage.weights(scope);
+};
 
 /// The stages of a rank, between tensors of the shape `boundary`. `stages(chunk)` gives a stage, or what runs as one;
 /// `place(chunk)` is its place. Engine and stages outlive it.
@@ -26819,6 +27715,16 @@ class typed_stages final : public stage_interface {
     stage.backward(micro_batch_scope<Engine>(*engine_, micro_batch),
                    (*place_)(chunk).last() ? tensor() : arrived(dout));
   }
+  void backward_input([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch,
+                      [[maybe_unused]] const void* dout) override {
+    if constexpr (in_halves)
+      (*stages_)(chunk).backward_input(micro_batch_scope<Engine>(*engine_, micro_batch),
+                                       (*place_)(chunk).last() ? tensor() : arrived(dout));
+  }
+  void weights([[maybe_unused]] std::size_t chunk, [[maybe_unused]] std::size_t micro_batch) override {
+    if constexpr (in_halves) (*stages_)(chunk).weights(micro_batch_scope<Engine>(*engine_, micro_batch));
+  }
+  [[nodiscard]] bool has_halves() const noexcept override { return in_halves; }
   [[nodiscard]] stage_tensor output(std::size_t chunk, std::size_t micro_batch) override {
     return untyped((*stages_)(chunk).output(micro_batch));
   }
@@ -26836,6 +27742,8 @@ class typed_stages final : public stage_interface {
 
  private:
   using tensor = view<const T, Rank>;
+  using stage_type = std::remove_reference_t<decltype(std::declval<const Stages&>()(std::size_t{}))>;
+  static constexpr bool in_halves = runs_in_halves<stage_type, T, Engine, Rank>;
 
   [[nodiscard]] tensor arrived(const void* data) const noexcept { return {static_cast<const T*>(data), boundary_}; }
   [[nodiscard]] static stage_tensor untyped(tensor of) noexcept { return {of.data(), of.size()}; }
@@ -29903,6 +30811,44 @@ class owed_store {
 
 namespace belay::inline BELAY_ABI {
 
+/// The part of a backward that is asked for: all of it, or the gradient of the input alone, with weights to come.
+enum class backward_extent : std::uint8_t { whole, input_alone };
+
+/// The handles of one kind of layer between forward and backward, and between the halves of a backward, by slot.
+template <class Engine, class Layer, class Input>
+class layer_handles {
+ public:
+  /// So many slots. Those of second halves are made when the first one is to be kept.
+  explicit layer_handles(std::size_t slot_count) : whole_(slot_count) {}
+
+  void keep(std::size_t slot, saved<Engine, Layer, Input>&& handle, where at) {
+    whole_.keep(slot, std::move(handle), at);
+  }
+  [[nodiscard]] saved<Engine, Layer, Input>& at(std::size_t slot) { return whole_.at(slot); }
+  /// The handle, whose output a loss needs before its backward.
+  BELAY_OPENS [[nodiscard]] saved<Engine, Layer, Input> take(std::size_t slot, where at) {
+    return whole_.take(slot, at);
+  }
+
+  /// Runs the backward of a slot, or of a handle that was taken from it, and returns the gradient of the input, where
+  /// there is one.
+  auto backward(std::size_t slot, const auto& dout, backward_extent how, where at) {
+    return backward(slot, whole_.take(slot, at), dout, how, at);
+  }
+  auto backward(std::size_t slot, saved<Engine, Layer, Input>&& handle, const auto& dout, backward_extent how,
+                where at) {
+    if (how == backward_extent::whole) return std::move(handle).backward(dout, at);
+    if (!halves_) halves_.emplace(whole_.size());
+    halves_->keep(slot, std::move(handle).backward_input(dout, at), at);
+    if constexpr (differentiable<Input>) return halves_->at(slot).input_gradient(at);
+  }
+  void weights(std::size_t slot, where at) { halves_->take(slot, at).weights(at); }
+
+ private:
+  handle_store<saved<Engine, Layer, Input>> whole_;
+  std::optional<handle_store<weight_half<Engine, Layer, Input>>> halves_;
+};
+
 /// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
 /// on the device, also where the activations of others are offloaded.
 /// The first stage of a network whose first() is frozen: that is observed, and the layer above it gets an input without
@@ -29930,14 +30876,22 @@ class frozen_first_handles {
     plain_.keep(m, belay::forward(scope, *lowest.layer, constant(x), at), at);
     return plain_.at(m).out();
   }
-  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout, where at) {
+  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout,
+                backward_extent how, where at) {
     if (!layers.places.empty()) {
       if (layers.places.front().recomputed)
-        recomputed_.take(micro_batch, at).backward(dout, at);
+        recomputed_.backward(micro_batch, dout, how, at);
       else
-        plain_.take(micro_batch, at).backward(dout, at);
+        plain_.backward(micro_batch, dout, how, at);
     }
     first_[micro_batch].reset();
+  }
+  void weights(std::size_t micro_batch, const layers_of<Network, Activations>& layers, where at) {
+    if (layers.places.empty()) return;
+    if (layers.places.front().recomputed)
+      recomputed_.weights(micro_batch, at);
+    else
+      plain_.weights(micro_batch, at);
   }
 
  private:
@@ -29946,14 +30900,14 @@ class frozen_first_handles {
   using input_type = constant_input<T, Rank>;
 
   std::vector<std::optional<observed<Engine, first_type, Input>>> first_;
-  handle_store<saved<Engine, layer_type, input_type>> plain_;
-  handle_store<saved<Engine, recompute<layer_type>, input_type>> recomputed_;
+  layer_handles<Engine, layer_type, input_type> plain_;
+  layer_handles<Engine, recompute<layer_type>, input_type> recomputed_;
 };
 
 /// Handles of one layer of each micro-batch; of a layer that the network does not offer, none.
 template <class Engine, class Layer, class Input>
 struct handles_of_layer {
-  using type = handle_store<saved<Engine, Layer, Input>>;
+  using type = layer_handles<Engine, Layer, Input>;
 };
 template <class Engine, class Input>
 struct handles_of_layer<Engine, void, Input> {
@@ -30043,14 +30997,15 @@ class stage_handles {
 
   /// `loss(scope, output)` is asked on the last stage: its value and its gradient are one pass over the output.
   template <class Loss>
-  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at) {
+  void backward(const scope_type& scope, hidden_view dout, const Loss& loss, where at,
+                backward_extent how = backward_extent::whole) {
     const std::size_t m = scope.micro_batch();
     flight& one = flights_[m];
     if (place_.last()) {
       if constexpr (offers_last<Network>) {
         auto handle = last_.take(m, at);
         const auto top = loss(scope, handle.out(at));
-        one.gradient.emplace(std::move(handle).backward(top.gradient, at));
+        one.gradient.emplace(last_.backward(m, std::move(handle), top.gradient, how, at));
       } else {
         one.gradient.emplace(loss(scope, one.output).gradient);
       }
@@ -30059,15 +31014,31 @@ class stage_handles {
     for (std::size_t i = layers_->places.size(); i-- > layers_below();) {
       const auto& [layer, slot, again] = layers_->places[i];
       if (again)
-        one.gradient.emplace(recomputed_.take(recomputed_slot(m, slot), at).backward(dout, at));
+        one.gradient.emplace(recomputed_.backward(recomputed_slot(m, slot), dout, how, at));
       else
-        one.gradient.emplace(plain_.take(plain_slot(m, slot), at).backward(dout, at));
+        one.gradient.emplace(plain_.backward(plain_slot(m, slot), dout, how, at));
       dout = *one.gradient;
     }
     if constexpr (freezes_first<Network>) {
-      if (place_.first()) first_.backward(m, *layers_, dout, at);
+      if (place_.first()) first_.backward(m, *layers_, dout, how, at);
     } else if constexpr (offers_first<Network>)
-      if (place_.first()) static_cast<void>(first_.take(m, at).backward(dout, at));
+      if (place_.first()) static_cast<void>(first_.backward(m, dout, how, at));
+  }
+  /// The second halves of a micro-batch's backwards.
+  void weights(std::size_t m, where at) {
+    if constexpr (offers_last<Network>)
+      if (place_.last()) last_.weights(m, at);
+    for (std::size_t i = layers_->places.size(); i-- > layers_below();) {
+      const auto& [layer, slot, again] = layers_->places[i];
+      if (again)
+        recomputed_.weights(recomputed_slot(m, slot), at);
+      else
+        plain_.weights(plain_slot(m, slot), at);
+    }
+    if constexpr (freezes_first<Network>) {
+      if (place_.first()) first_.weights(m, *layers_, at);
+    } else if constexpr (offers_first<Network>)
+      if (place_.first()) first_.weights(m, at);
   }
 
   [[nodiscard]] hidden_view output(std::size_t micro_batch) const noexcept { return flights_[micro_batch].output; }
@@ -30132,8 +31103,8 @@ class stage_handles {
   std::vector<flight> flights_;
   typename when<offloads_first, typename first_of<Network>::type>::type first_away_;
   typename handles_of_first<Network, Engine, T, Rank, Input, Activations>::type first_;
-  handle_store<saved<Engine, typename layers_type::plain_type, hidden_view>> plain_;
-  handle_store<saved<Engine, typename layers_type::lean_type, hidden_view>> recomputed_;
+  layer_handles<Engine, typename layers_type::plain_type, hidden_view> plain_;
+  layer_handles<Engine, typename layers_type::lean_type, hidden_view> recomputed_;
   typename handles_of_layer<Engine, typename last_of<Network>::type, hidden_view>::type last_;
 };
 
@@ -30518,6 +31489,14 @@ class pipeline {
     template <class Scope>
     void backward(const Scope& scope, view<const T, Rank> dout) {
       handles.backward(scope, dout, loss, at);
+    }
+    template <class Scope>
+    void backward_input(const Scope& scope, view<const T, Rank> dout) {
+      handles.backward(scope, dout, loss, at, backward_extent::input_alone);
+    }
+    template <class Scope>
+    void weights(const Scope& scope) {
+      handles.weights(scope.micro_batch(), at);
     }
     [[nodiscard]] view<const T, Rank> output(std::size_t micro_batch) const { return handles.output(micro_batch); }
     [[nodiscard]] view<const T, Rank> input_gradient(std::size_t micro_batch) const {
@@ -44380,6 +45359,7 @@ struct run_memory {
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
   bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
+  std::size_t notes = 0;                             // of weight halves, at a time
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
@@ -44397,6 +45377,16 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   if (bytes == 0) return;
   to.plan.add(tier::device, workspace_row, bytes);
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
+}
+
+inline constexpr const char* notes_row = "notes of weight gradients";
+/// Plans so many notes of backwards in two halves, which the run leases.
+inline void add_notes(planned_run& to, std::size_t count) {
+  to.memory.notes = count;
+  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(count));
+  if (bytes == 0) return;
+  to.plan.add(tier::host, notes_row, bytes);
+  to.memory.persistent[static_cast<std::size_t>(tier::host)] += bytes;
 }
 
 /// Widens the workspace of products in a plan to at least `wanted` bytes: a rehearsal knows less of it than the kit
@@ -45082,7 +46072,10 @@ run_of<Engine>::run_of(int number, int ranks, planned_run planned, planner again
   leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
   meters_[tier::device].add(Engine::findings_bytes);
   if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
-  if (rehearsing() || planned_.workspace == 0) return;
+  if (rehearsing()) return;
+  if (planned_.notes > 0)
+    engine_->notes().use(lease<std::byte>(tier::host, weight_note_pool::bytes_of(planned_.notes), notes_row));
+  if (planned_.workspace == 0) return;
   [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
   if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
 }
@@ -45202,7 +46195,10 @@ template <class Engine>
 auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   planned_run out;
   out.memory.computes = planned_.computes;
-  if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
+  if (rehearsing()) {
+    add_workspace(out, engine_->kit().workspace_bytes());
+    add_notes(out, engine_->notes().peak());
+  }
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
     const rank_shards* const shards = leased_.shards_of(i);

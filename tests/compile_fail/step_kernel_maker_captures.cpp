@@ -16,6 +16,9 @@ void backward(belay::frame<belay::host_engine>& frame, belay::parameter<float>& 
 #else
   frame.each_into(
       frame.add_to(bias), terms.size(),
-      [](float* sums, belay::view<const float, 1> read) { return add{read.data(), sums}; }, terms);
+      [](float* sums, belay::view<const float, 1> read) {
+        return add{read.data(), sums};
+      },
+      terms);
 #endif
 }

@@ -292,8 +292,8 @@ BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
   constexpr std::uint32_t whole = 1;
   const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
   nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}, 0};
-  nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
-                   {}, 0};
+  nodes_[whole] = {
+      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true, {}, 0};
   nodes_[whole].leased = first_free == edge;  // an empty region
 }
 

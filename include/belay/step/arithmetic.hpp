@@ -102,8 +102,9 @@ class frame_arithmetic {
   template <class C, matrix_operand A, matrix_operand B>
   void product(const added_to<C>& c, const A& a, const B& b, double alpha = 1, where at = where::current()) {
     expect_product(operand_of(memory_of(c)), operand_of(a), operand_of(b), at);
-    add_or_note(c, dense_addition<decltype(operand_of(a)), decltype(operand_of(b))>{operand_of(a), operand_of(b), alpha, at},
-                operand_of(a), operand_of(b));
+    add_or_note(
+        c, dense_addition<decltype(operand_of(a)), decltype(operand_of(b))>{operand_of(a), operand_of(b), alpha, at},
+        operand_of(a), operand_of(b));
   }
 
   /// Queues a product per expert: expert e has the rows [ends[e - 1], ends[e]), and `ends` is not read before it runs.
@@ -208,7 +209,7 @@ class frame_arithmetic {
   // A frame of a test has no notes.
   template <class Sum, class Addition, class... Read>
   void add_or_note(const added_to<Sum>& total, const Addition& addition, const Read&... reads) {
-    if constexpr (requires(Frame& frame) { frame.add(total, addition, reads...); })
+    if constexpr (requires(Frame & frame) { frame.add(total, addition, reads...); })
       static_cast<Frame&>(*this).add(total, addition, reads...);
     else
       addition(*this, total);

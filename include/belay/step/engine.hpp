@@ -144,7 +144,7 @@ class engine {
   /// Bytes of a trainer's own memory that owed backwards keep.
   [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
   [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
-  /// What backwards in two halves have noted for their second ones.
+  /// Additions that backwards in two halves have noted for their second ones.
   [[nodiscard]] weight_note_pool& notes() noexcept { return notes_; }
   [[nodiscard]] const weight_note_pool& notes() const noexcept { return notes_; }
   /// Holds the lease of steps that has `address` in it until it is let go, whoever ends it before: of activations, of
@@ -331,9 +331,8 @@ class engine {
 
     template <class Leases>
     [[nodiscard]] static lease_holder of(Leases& one) noexcept {
-      return {&one, [](void* from, const void* address) {
-                return held_lease::of(*static_cast<Leases*>(from), address);
-              }};
+      return {&one,
+              [](void* from, const void* address) { return held_lease::of(*static_cast<Leases*>(from), address); }};
     }
   };
   std::vector<lease_holder> heaps_;

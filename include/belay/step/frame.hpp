@@ -16,6 +16,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -70,19 +71,19 @@ class gradient_sum {
   /// For products: the memory as it is, and whether it is theirs to write.
   [[nodiscard]] auto values() const noexcept { return parameter_->gradient_values(); }
   [[nodiscard]] bool unwritten() const noexcept {
-    const contribution_target* const target = parameter_->contribution();
-    return target != nullptr && target->unwritten();
+    return target() != nullptr && target()->unwritten();
   }
   [[nodiscard]] bool take_unwritten() const noexcept {
     if (!unwritten()) return false;
-    parameter_->contribution()->note_written();
+    target()->note_written();
     return true;
   }
 
-  /// For the frame: its note while additions are noted, else null; the frame; and the sum in a later frame, where the
-  /// parameter is listed.
+  /// For the frame: its note while additions are noted, else null; the frame; who is told of contributions, or null; and
+  /// the sum in a later frame, where the parameter is listed.
   [[nodiscard]] weight_note* note() const noexcept { return frame_->notes_additions() ? note_ : nullptr; }
   [[nodiscard]] Frame& frame() const noexcept { return *frame_; }
+  [[nodiscard]] contribution_target* target() const noexcept { return parameter_->contribution(); }
   [[nodiscard]] gradient_sum within(Frame& later) const {
     later.list(*parameter_);
     return {later, *parameter_};
@@ -122,9 +123,7 @@ class joined_sums {
   /// For a product: the memory of all, and whether nothing has written any of it. Where something has, the rest is
   /// zeroed.
   [[nodiscard]] auto values() const noexcept {
-    return [this]<std::size_t... I>(std::index_sequence<I...>) {
-      return joined_rows(parts_[I].values()...);
-    }(std::make_index_sequence<Count>());
+    return std::apply([](const auto&... part) { return joined_rows(part.values()...); }, parts_);
   }
   [[nodiscard]] bool take_unwritten() const {
     bool unwritten = true;
@@ -415,8 +414,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
       one.run(this, one);
     });
   }
-  /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands and
-  /// views, and is kept by value.
+  /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands
+  /// and views, and is kept by value.
   template <class Sum, class Work, class... Read>
   void add(const added_to<Sum>& total, const Work& work, const Read&... reads) {
     if constexpr (requires { total.target.note(); }) {
@@ -464,7 +463,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   template <class Parameter>
   void give_memory_to(const gradient_sum<frame, Parameter>& total) {
-    contribution_target* const target = total.parameter_->contribution();
+    contribution_target* const target = total.target();
     if (target != nullptr && target->needs_memory()) give_memory_to(*target);
   }
 

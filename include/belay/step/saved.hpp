@@ -122,11 +122,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     }
   }
 
-  /// Runs the first half of the backward: the result has the gradient of the input, and owes its `weights()`, which adds
-  /// to the parameters' gradients. Afterwards memory of this invocation is free but for what the second half reads. See
-  /// step/weight_half.hpp.
-  BELAY_DISCHARGES BELAY_OPENS weight_half<Engine, Layer, Input> backward_input(output_type dout,
-                                                                               where at = where::current()) && {
+  /// Runs the first half of the backward: the result has the gradient of the input, and owes its `weights()`, which
+  /// adds to the parameters' gradients. Afterwards memory of this invocation is free but for what the second half
+  /// reads. See step/weight_half.hpp.
+  BELAY_DISCHARGES BELAY_OPENS weight_half<Engine, Layer, Input> backward_input(
+      output_type dout, where at = where::current()) && {
     return weight_half<Engine, Layer, Input>{*this, dout, at};
   }
   /// The first half consumes the handle; on a named handle it is `std::move(handle).backward_input(...)`.

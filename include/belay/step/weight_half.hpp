@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A backward in two halves: the first gives the gradient of the input, which the layer before waits for; the second adds
-// to the gradients of parameters, for which nobody waits. Between them a handle owes the second, as an activation owes
-// its backward. Any layer's backward can run so: what it adds by products and by `frame.each_into` and the like is noted
-// in the first half and runs in the second. Memory that the notes read is held until then, all else of the call is free.
+// A backward in two halves: the first gives the gradient of the input, which the layer before waits for; the second
+// adds to the gradients of parameters, for which nobody waits. Between them a handle owes the second, as an activation
+// owes its backward. Any layer's backward can run so: what it adds by products and by `frame.each_into` and the like is
+// noted in the first half and runs in the second. Memory that the notes read is held until then, all else of the call
+// is free.
 //
 //   auto half = std::move(hidden).backward_input(dout);      // belay::weight_half<...>
 //   auto dx = half.input_gradient();                          // for the layer before
 //   std::move(half).weights();                                // whenever there is time
 //
 // A layer may write both halves itself: `backward_input(frame, residue, dout, dx)` returns what
-// `backward_weights(frame, kept)` takes; all that the forward has kept lives until then. A wrapper, such as `recompute`,
-// calls the layer's backward, whose additions are noted.
+// `backward_weights(frame, kept)` takes; all that the forward has kept lives until then. A wrapper, such as
+// `recompute`, calls the layer's backward, whose additions are noted.
 #pragma once
 
 #include <cstddef>

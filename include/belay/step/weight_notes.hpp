@@ -92,7 +92,7 @@ struct weight_note {
   static constexpr std::size_t work_bytes = 320;
   static constexpr std::size_t most_operands = 6;
 
-  /// What the work reads, and how it is held.
+  /// Memory that the work reads, and how it is held.
   struct read_memory {
     noted_bytes bytes;
     held_lease held;
@@ -106,7 +106,7 @@ struct weight_note {
   std::array<read_memory, most_operands> reads{};
   std::uint32_t read_count = 0;
   bool adds = false;  // else the parameter is listed alone
-  /// Of what it reads, in the order of the stream, which alone touches it. Of checked builds.
+  /// A hash of what it reads, in the order of the stream, which alone touches it. Of checked builds.
   std::uint64_t fingerprint = 0;
   alignas(std::max_align_t) std::array<std::byte, work_bytes> work;
 
@@ -150,8 +150,8 @@ struct expected_fingerprint {
   }
 };
 
-/// The notes of all calls whose weight half is still to come. A run gives it memory for as many as its rehearsal had at a
-/// time; without that it grows.
+/// The notes of all calls whose weight half is still to come. A run gives it memory for as many as its rehearsal had at
+/// a time; without that it grows.
 class weight_note_pool {
  public:
   weight_note_pool() = default;
@@ -159,7 +159,9 @@ class weight_note_pool {
   weight_note_pool& operator=(const weight_note_pool&) = delete;
 
   /// Bytes for so many notes at a time, and where they are from now on, before any was taken. They outlive the pool.
-  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept { return count * sizeof(weight_note); }
+  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept {
+    return count * sizeof(weight_note);
+  }
   void use(std::span<std::byte> memory) noexcept {
     for (std::size_t at = 0; at + sizeof(weight_note) <= memory.size(); at += sizeof(weight_note))
       add_free(*::new (static_cast<void*>(memory.data() + at)) weight_note);

@@ -48,7 +48,8 @@ trained train(int stages, int experts, std::size_t capacity, auto rule, const ch
         exchange};
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
     belay::adamw optimizer{store};
-    belay::pipeline pipeline{mesh, belay::schedule::named_table(schedule, static_cast<std::size_t>(stages), micro_batches),
+    belay::pipeline pipeline{mesh,
+                             belay::schedule::named_table(schedule, static_cast<std::size_t>(stages), micro_batches),
                              belay::boundary<float>({sequences, length, config.hidden})};
     belay::pipeline_stage stage{net, rule};
 
@@ -107,7 +108,8 @@ TEST_CASE("a Mixtral whose weights' gradients come later has the bits of one who
     const trained whole = train(1, experts, 200, belay::recompute_none{});
     CHECK(train(1, experts, 200, belay::recompute_none{}, "zb-h1") == whole);
     CHECK(train(2, experts, 200, belay::recompute_none{}, "zb-h1") == whole);
-    CHECK(train(2, experts, 200, [](std::size_t layer) { return layer == 1; }, "zb-h2") == whole);
+    CHECK(train(
+              2, experts, 200, [](std::size_t layer) { return layer == 1; }, "zb-h2") == whole);
   }
 }
 
