@@ -22303,8 +22303,8 @@ class gradient_sum {
     return true;
   }
 
-  /// For the frame: its note while additions are noted, else null; the frame; who is told of contributions, or null; and
-  /// the sum in a later frame, where the parameter is listed.
+  /// For the frame: its note while additions are noted, else null; the frame; who is told of contributions, or null;
+  /// and the sum in a later frame, where the parameter is listed.
   [[nodiscard]] weight_note* note() const noexcept { return frame_->notes_additions() ? note_ : nullptr; }
   [[nodiscard]] Frame& frame() const noexcept { return *frame_; }
   [[nodiscard]] contribution_target* target() const noexcept { return parameter_->contribution(); }
@@ -22725,7 +22725,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
       const noted& what = *std::launder(reinterpret_cast<const noted*>(one.work.data()));
       what.work(later, adding_to(what.total.within(later)));
     };
-    const auto read = [&](const noted_bytes& bytes) {
+    [[maybe_unused]] const auto read = [&](const noted_bytes& bytes) {
       if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
     };
     (read(noted_bytes::of(reads)), ...);
