@@ -6,9 +6,12 @@
 
 #include <cstddef>
 #include <deque>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "belay/core/error.hpp"
 #include "model/decoder_layer.hpp"
@@ -66,16 +69,30 @@ struct model_part {
   [[nodiscard]] static model_part whole(const mixtral_config& config) {
     return {0, config.layers, with_embedding::yes, with_head::yes};
   }
-  /// One of `count` equal parts in order: the first has the embedding, the last the head.
-  [[nodiscard]] static model_part of(const mixtral_config& config, std::size_t index, std::size_t count) {
-    if (count == 0 || index >= count || config.layers % count != 0) {
-      throw belay::usage_error(
-          std::to_string(config.layers) + " layers cannot be divided into " + std::to_string(count) + " equal parts",
-          belay::where::current());
+  /// Part `index` of those that follow each other with so many layers each: the first has the embedding, the last the
+  /// head. Throws usage_error where they are not the model's layers.
+  [[nodiscard]] static model_part of(const mixtral_config& config, std::size_t index,
+                                     std::span<const std::size_t> layers) {
+    const std::size_t all = std::accumulate(layers.begin(), layers.end(), std::size_t{0});
+    if (index >= layers.size() || all != config.layers) {
+      throw belay::usage_error(std::to_string(config.layers) + " layers cannot be divided into " +
+                                   std::to_string(layers.size()) + " parts of " + std::to_string(all) + " together",
+                               belay::where::current());
     }
-    const std::size_t layers = config.layers / count;
-    return {index * layers, layers, index == 0 ? with_embedding::yes : with_embedding::no,
-            index + 1 == count ? with_head::yes : with_head::no};
+    const std::size_t first = std::accumulate(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(index),
+                                              std::size_t{0});
+    return {first, layers[index], index == 0 ? with_embedding::yes : with_embedding::no,
+            index + 1 == layers.size() ? with_head::yes : with_head::no};
+  }
+  /// Part `index` of `count`: the first (layers mod count) have one layer more.
+  [[nodiscard]] static model_part of(const mixtral_config& config, std::size_t index, std::size_t count) {
+    return of(config, index, even_layers(config.layers, count));
+  }
+  /// The layers of each of `count` parts, of which the first (layers mod count) have one more.
+  [[nodiscard]] static std::vector<std::size_t> even_layers(std::size_t layers, std::size_t count) {
+    std::vector<std::size_t> out(count);
+    for (std::size_t part = 0; part < count; ++part) out[part] = layers / count + (part < layers % count ? 1 : 0);
+    return out;
   }
 };
 

@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "belay/core/error.hpp"
+#include "belay/parallel/proof.hpp"
 #include "belay/train/plan_table.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/missing_trainer.hpp"
 #include "train_moe/offload_proposal.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -53,10 +55,17 @@ void add_sharding(change_list& out, const options& run) {
     out.add("--whole-below 0", "small parameters are divided too", [](options& one) { one.whole_below = 0; });
 }
 
+// Whether a rank has all of them between forward and backward at a time.
+bool keeps_all_micro_batches(const options& run) {
+  const belay::schedule::dynamic_table table = schedule_of(run);
+  return belay::proof(table).peak == table.micro_batches() * table.chunks();
+}
+
 void add_activations(change_list& out, const options& run) {
-  if (run.schedule == schedule_kind::gpipe && run.mesh.pipeline > 1)
-    out.add("--schedule 1f1b", "fewer micro-batches are in flight",
-            [](options& one) { one.schedule = schedule_kind::one_f_one_b; });
+  if (run.mesh.pipeline > 1 && keeps_all_micro_batches(run))
+    out.add("--schedule 1f1b", "fewer micro-batches are in flight", [](options& one) {
+      one.schedule = "1f1b", one.schedule_text = {}, one.stage_layers = {};
+    });
   if (run.recompute == recompute_kind::none)
     out.add("--recompute selective", "of the attention, activations keep only its output",
             [](options& one) { one.recompute = recompute_kind::selective; });

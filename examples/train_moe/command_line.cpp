@@ -3,19 +3,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <map>
+#include <cstdio>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/finite.hpp"
 #include "input/flag_values.hpp"
 #include "train_moe/device_rule.hpp"
 #include "train_moe/output_files.hpp"
+#include "train_moe/run_schedule.hpp"
 #include "train_moe/stream_rule.hpp"
 
 namespace train_moe {
@@ -26,14 +22,7 @@ using belay::input_error;
 using input::a_name;
 using input::any;
 using input::count_of;
-using input::key_values;
 using input::whole_number;
-
-belay::tier lower_tier(const std::string& text) {  // device: it names none
-  for (const belay::tier each : {belay::tier::pinned, belay::tier::host, belay::tier::file})
-    if (text == belay::name(each)) return each;
-  return belay::tier::device;
-}
 
 // The model of --model, or of --import where that flag was not given; both together must agree.
 void resolve_model(command_line& line, bool model_given) {
@@ -87,115 +76,12 @@ void set_model(options& run, const model_config& from) {
   run.balance_coefficient = from.router_aux_loss_coef;
 }
 
-belay::axes parse_mesh(const std::string& text) {
-  belay::axes mesh;
-  const std::map<std::string, int belay::axes::*> axes{{"pp", &belay::axes::pipeline},
-                                                       {"dp", &belay::axes::data},
-                                                       {"ep", &belay::axes::expert},
-                                                       {"tp", &belay::axes::tensor}};
-  for (const auto& [name, value] : key_values(text, "--mesh")) {
-    const auto axis = axes.find(name);
-    if (axis == axes.end()) throw input_error("--mesh: unknown axis '" + name + "'; the axes are pp, dp, ep and tp");
-    int ranks = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ranks);
-    if (error != std::errc{} || end != value.data() + value.size() || ranks < 1) {
-      throw input_error("--mesh: " + name + " needs a whole number of ranks, at least 1, got '" + value + "'");
-    }
-    mesh.*axis->second = ranks;
-  }
-  return mesh;
-}
-
-std::string mesh_text(const belay::axes& mesh) {
-  return "pp=" + std::to_string(mesh.pipeline) + ",dp=" + std::to_string(mesh.data) +
-         ",ep=" + std::to_string(mesh.expert) + ",tp=" + std::to_string(mesh.tensor);
-}
-
-phase_cycle parse_phases(const std::string& text) {
-  std::vector<phase_cycle::cycle_entry> entries;
-  for (const auto& [name, value] : key_values(text, "--phases")) {
-    const auto which = std::find_if(belay::all_phases.begin(), belay::all_phases.end(),
-                                    [&wanted = name](belay::phase each) { return wanted == belay::name(each); });
-    if (which == belay::all_phases.end())
-      throw input_error("--phases: unknown phase '" + name + "'; the phases are train, eval and rollout");
-    std::size_t count = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-    if (error != std::errc{} || end != value.data() + value.size() || count < 1 || count > 1'000'000'000)
-      throw input_error("--phases: " + name + " needs a whole number from 1 to 1000000000, got '" + value + "'");
-    entries.push_back({*which, count});
-  }
-  if (entries.front().which != belay::phase::train)
-    throw input_error("--phases begins with train, as in train=4,eval=1,rollout=1; got '" + text + "'");
-  return phase_cycle(std::move(entries));
-}
-
-// optimizer:pinned,activations: each once, in the tier that it names or in `otherwise`.
-void parse_offload(const std::string& text, const std::string& otherwise, options& run) {
-  for (std::size_t first = 0; first <= text.size();) {
-    const std::size_t end = std::min(text.find(',', first), text.size());
-    const std::string item = text.substr(first, end - first);
-    first = end + 1;
-    const std::size_t colon = std::min(item.find(':'), item.size());
-    const std::string where = colon < item.size() ? item.substr(colon + 1) : otherwise;
-    const auto* const what = std::find_if(std::begin(all_offloadable), std::end(all_offloadable),
-                                          [&](const offloadable& each) { return item.substr(0, colon) == each.name; });
-    if (what == std::end(all_offloadable)) {
-      std::string known;
-      for (const offloadable& each : all_offloadable) known += (known.empty() ? "" : ", ") + std::string(each.name);
-      throw input_error("--offload " + text + ": this trainer offloads " + known +
-                        ", as in optimizer:pinned,parameters; not '" + item + "'");
-    }
-    belay::tier& tier_of = run.*what->where_it_is;
-    if (tier_of != belay::tier::device) throw input_error("--offload " + text + " names " + what->name + " twice");
-    tier_of = lower_tier(where);
-    if (tier_of == belay::tier::device)
-      throw input_error("--offload " + text + ": the tiers below device for " + what->name + " are " +
-                        "pinned, host and file, not '" + where + "'");
-  }
-}
-
-belay::budget parse_budget(const std::string& text, const std::string& flag) {
-  belay::budget out;
-  const std::map<std::string, double> units{
-      {"", 1},     {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-  for (const auto& [name, value] : key_values(text, flag)) {
-    std::size_t of = 0;
-    while (of < belay::tier_count && name != belay::name(static_cast<belay::tier>(of))) ++of;
-    if (of == belay::tier_count)
-      throw input_error(flag + ": unknown tier '" + name + "'; the tiers are device, pinned, host and file");
-    double number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const auto unit = units.find(std::string(end, value.data() + value.size()));
-    if (error == std::errc::result_out_of_range || (unit != units.end() && number * unit->second > 9e18))
-      throw input_error(flag + ": " + name + "=" + value +
-                        " is more than 9000000000000000000 bytes, which no machine has: without " + name +
-                        " there is no limit");
-    if (error != std::errc{} || unit == units.end() || !belay::is_finite(number) || number < 0) {
-      throw input_error(flag + ": " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
-    }
-    out[static_cast<belay::tier>(of)] = static_cast<std::size_t>(number * unit->second);
-  }
-  return out;
-}
-
-belay::traced_steps parse_trace_steps(const std::string& text) {
-  belay::traced_steps out;
-  const char* const end = text.data() + text.size();
-  const auto [dash, first_error] = std::from_chars(text.data(), end, out.first);
-  if (first_error == std::errc{} && dash != end && *dash == '-') {
-    const auto [last, last_error] = std::from_chars(dash + 1, end, out.last);
-    if (last_error == std::errc{} && last == end && out.first >= 1 && out.first <= out.last) return out;
-  }
-  throw input_error("--trace-steps: '" + text + "' is no first and last step, from 1 on and in this order, as in 2-4");
-}
-
 std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
   std::string mesh = "pp=2,ep=2";
   std::string backend = "threads", device = "host", devices = "auto";
-  std::string schedule = "1f1b";
+  std::string stage_layers;
   std::string recompute = "none";
   std::string budget, phase_tier, offload, offload_tier = "host";
   std::string streams, graph = "auto", attention = "own";
@@ -228,8 +114,12 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--attention", attention, "--device cuda --dtype bf16: by Belay's own kernels, or by cuDNN 9")
       ->check(CLI::IsMember({"own", "cudnn"}));
   app.add_flag("--nvtx", nvtx, "--device cuda: layers' calls are ranges of NVTX, for Nsight Systems");
-  app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
-      ->check(CLI::IsMember({"gpipe", "1f1b"}));
+  app.add_option("--schedule", run.schedule,
+                 "order of the micro-batches over the pipeline, with V chunks a rank, or a file with a table")
+      ->type_name("gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v|FILE.csv");
+  app.add_option("--stage-layers", stage_layers,
+                 "layers of each stage, in order; default: as even as can be, the first ones have one more")
+      ->type_name("N,N,...");
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
       ->check(count_of("micro-batches", 1, any));
   app.add_option("--micro-batch-size", run.micro_batch_size, "sequences a micro-batch, whatever the mesh")
@@ -337,7 +227,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                                             : backend_kind::threads;
     line.device = device == "cuda" ? device_kind::cuda : device_kind::host;
     line.devices = device_choice_of(devices);
-    run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
+    if (run.schedule.ends_with(".csv")) run.schedule_text = read_schedule(run.schedule);
+    if (app.count("--stage-layers") > 0) run.stage_layers = parse_stage_layers(stage_layers);
     run.recompute = recompute == "full"        ? recompute_kind::full
                     : recompute == "selective" ? recompute_kind::selective
                                                : recompute_kind::none;
@@ -350,7 +241,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (app.count("--offload") == 0 && app.count("--tier") > 0)
       throw input_error("--tier " + offload_tier +
                         " is the tier of an --offload that names none: say what is offloaded");
-    if (app.count("--phase-tier") > 0) run.phase_tier = lower_tier(phase_tier);
+    if (app.count("--phase-tier") > 0) run.phase_tier = parse_lower_tier(phase_tier);
     if (app.count("--budget") > 0) run.budget = parse_budget(budget);
     if (resume) run.checkpoint.from = belay::resume_from::newest;
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;

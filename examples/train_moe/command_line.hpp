@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "belay/report/trace.hpp"
 #include "train_moe/device_rule.hpp"
@@ -57,6 +58,10 @@ void set_model(options& run, const model_config& from);
 void parse_offload(const std::string& text, const std::string& otherwise, options& run);
 /// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error, with the flag.
 [[nodiscard]] belay::budget parse_budget(const std::string& text, const std::string& flag = "--budget");
+/// "pinned" to a tier; device where the text names none below it.
+[[nodiscard]] belay::tier parse_lower_tier(const std::string& text);
+/// "1,2,1" to the layers of each stage. Throws belay::input_error.
+[[nodiscard]] std::vector<std::size_t> parse_stage_layers(const std::string& text);
 /// "2-4" to the steps of a trace. Throws belay::input_error.
 [[nodiscard]] belay::traced_steps parse_trace_steps(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.

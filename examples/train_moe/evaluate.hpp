@@ -32,13 +32,13 @@ template <class Trainer>
   return std::clamp<std::size_t>(shape.capacity / (choices * settings.sequence), 1, settings.micro_batch_size);
 }
 
-/// The logits of `tokens` [sequences, length], memory that kernels read: `see(pass, logits)` is called on the last
-/// stage and queues what it does with them. What is queued is over when it returns. Collective: ranks of one pipeline
-/// give the same shape, those of one expert group may give different numbers of sequences.
+/// The logits of `tokens` [sequences, length], memory that kernels read: `see(pass, logits)` is called where the last
+/// stage is, and queues what it does with them. What is queued is over when it returns. Collective: ranks of one
+/// pipeline give the same shape, those of one expert group may give different numbers of sequences.
 template <class Trainer, class See>
 void observe(Trainer& trainer, belay::view<const std::int32_t, 2> tokens, See&& see) {
   belay::forward_only pass{trainer.run().engine(), trainer.exchange()};
-  trainer.pipeline().observe(pass, trainer.stage(), tokens, [&](auto logits) { see(pass, logits); });
+  trainer.pipeline().observe(pass, trainer.stages(), tokens, [&](auto logits) { see(pass, logits); });
 }
 
 /// Cross-entropy of a text in windows of `length` tokens without overlap; the last one may be shorter, one of fewer

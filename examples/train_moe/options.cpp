@@ -9,6 +9,7 @@
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -59,10 +60,10 @@ void check(const options& run) {
   if (run.sequence < 2)
     throw input_error("--sequence must be at least 2 bytes: a sequence predicts from its first byte on");
   from_one_to(std::size_t{1} << 20, run.sequence, "--sequence", run);
-  must_divide(mesh.pipeline, "pp", run.model.layers, "the model's layers");
   must_divide(mesh.expert, "ep", run.model.experts, "the model's experts");
   must_divide(mesh.data, "dp", run.micro_batches, "--micro-batches");
   must_divide(mesh.expert, "ep", run.micro_batch_size, "--micro-batch-size");
+  static_cast<void>(layers_of_stages(run, schedule_of(run).stages()));
   if (mesh.shard_group < 0 || mesh.data % mesh.shards() != 0)
     throw input_error("--shard-group " + std::to_string(mesh.shard_group) + " does not divide the mesh's dp=" +
                       std::to_string(mesh.data) + "; it can be " + divisors(static_cast<std::size_t>(mesh.data)));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "belay/comm/mesh.hpp"
 #include "belay/core/dtype.hpp"
@@ -14,7 +15,6 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers.hpp"
-#include "belay/parallel/schedule.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "belay/train/step_graphs.hpp"
 #include "model/mixtral.hpp"
@@ -22,7 +22,6 @@
 
 namespace train_moe {
 
-enum class schedule_kind { gpipe, one_f_one_b };
 enum class recompute_kind { none, selective, full };
 /// `parts`: attention, experts and embedding.
 enum class freeze_kind { none, attention, experts, parts };
@@ -43,7 +42,9 @@ struct checkpoint_settings {
 
 struct options {
   belay::axes mesh{.pipeline = 2, .data = 1, .expert = 2, .tensor = 1};
-  schedule_kind schedule = schedule_kind::one_f_one_b;
+  std::string schedule = "1f1b";          // a name of belay::schedule, or a file of CSV
+  std::string schedule_text;              // of that file
+  std::vector<std::size_t> stage_layers;  // of each stage; empty: as even as can be
   std::size_t micro_batches = 8;     // a step, over all data ranks
   std::size_t micro_batch_size = 4;  // sequences, over all expert ranks
   std::size_t sequence = 128;        // bytes
@@ -129,13 +130,11 @@ struct batch_shape {
   std::size_t micro_batches = 0;  // of this rank's pipeline
   std::size_t sequences = 0;      // of one micro-batch
   std::size_t length = 0;         // tokens of a sequence
-  std::size_t layers = 0;         // of one stage
 
   explicit batch_shape(const options& run)
       : micro_batches(run.micro_batches / static_cast<std::size_t>(run.mesh.data)),
         sequences(run.micro_batch_size / static_cast<std::size_t>(run.mesh.expert)),
-        length(run.sequence),
-        layers(run.model.layers / static_cast<std::size_t>(run.mesh.pipeline)) {}
+        length(run.sequence) {}
 
   [[nodiscard]] std::size_t rows() const noexcept { return sequences * length; }
 };
@@ -166,13 +165,6 @@ struct batch_shape {
   if (wanted >= static_cast<double>(most)) return most;
   const auto rows = static_cast<std::size_t>(wanted);
   return rows < least ? least : rows;
-}
-
-[[nodiscard]] inline belay::schedule::dynamic_table schedule_of(const options& run) {
-  const auto stages = static_cast<std::size_t>(run.mesh.pipeline);
-  const std::size_t micro_batches = batch_shape(run).micro_batches;
-  return run.schedule == schedule_kind::gpipe ? belay::schedule::gpipe(stages, micro_batches)
-                                              : belay::schedule::one_f_one_b(stages, micro_batches);
 }
 
 /// Throws belay::input_error for options that cannot work, with the flag and numbers that would.

@@ -15,6 +15,7 @@
 #include "train_moe/advice.hpp"
 #include "train_moe/offload_proposal.hpp"
 #include "train_moe/output_files.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -28,6 +29,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
   const auto bytes = [](std::size_t value) {
     return value == belay::unlimited_bytes ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
   };
+  const belay::schedule::dynamic_table table = schedule_of(run);
   return {{"mesh", mesh_text(run.mesh)},
           {"backend", line.backend == backend_kind::mpi         ? "mpi"
                       : line.backend == backend_kind::processes ? "processes"
@@ -39,7 +41,9 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"attention", line.attention == command_line::attention_form::cudnn ? "cudnn" : "own"},
           {"tf32", line.products == belay::cuda::float_products::tf32},
           {"nvtx", line.ranges == command_line::call_ranges::nvtx},
-          {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
+          {"schedule", run.schedule},
+          {"chunks", table.chunks()},
+          {"stage_layers", layers_of_stages(run, table.stages())},
           {"micro_batches", run.micro_batches},
           {"micro_batch_size", run.micro_batch_size},
           {"sequence", run.sequence},

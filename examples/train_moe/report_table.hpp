@@ -9,6 +9,7 @@
 #include <span>
 
 #include "belay/core/finite.hpp"
+#include "belay/parallel/schedule.hpp"
 #include "train_moe/options.hpp"
 
 namespace train_moe {
@@ -18,8 +19,6 @@ class report_table {
   /// The numbers of one rank.
   enum number : std::size_t {
     bubble,
-    forward_seconds,
-    backward_seconds,
     prefetch_hits,
     plan_misses,
     gathered_bytes,
@@ -33,13 +32,15 @@ class report_table {
   /// Of a bubble or of seconds that are not measured: those of the stream of a device, but in a traced step.
   static constexpr double unknown = belay::no_number<double>;
 
-  explicit report_table(const options& run)
+  /// Of a pipeline of `stages`.
+  report_table(const options& run, std::size_t stages)
       : micro_batches_(run.micro_batches),
         layers_(run.model.layers),
         experts_(run.model.experts),
-        ranks_(static_cast<std::size_t>(run.mesh.ranks())) {}
+        ranks_(static_cast<std::size_t>(run.mesh.ranks())),
+        stages_(stages) {}
 
-  [[nodiscard]] std::size_t size() const noexcept { return of_rank(ranks_, bubble); }
+  [[nodiscard]] std::size_t size() const noexcept { return of_stage(stages_, {}); }
 
   /// Summed cross-entropy of a micro-batch of the global batch.
   [[nodiscard]] std::size_t loss(std::size_t micro_batch) const noexcept { return micro_batch; }
@@ -54,12 +55,35 @@ class report_table {
   [[nodiscard]] std::size_t of_rank(std::size_t rank, number which) const noexcept {
     return tokens(layers_, 0) + rank * numbers + which;
   }
+  /// Seconds of a compute of one stage, mean over micro-batches: one of several kinds. They are summed over the ranks
+  /// that have the stage, one of each pipeline and expert.
+  [[nodiscard]] std::size_t of_stage(std::size_t stage, belay::schedule::action_kind kind) const noexcept {
+    return of_rank(ranks_, bubble) + stage * kinds + static_cast<std::size_t>(kind);
+  }
+  static constexpr std::size_t kinds = 4;  // forward, backward, input gradient, weight gradient
 
  private:
   std::size_t micro_batches_;
   std::size_t layers_;
   std::size_t experts_;
   std::size_t ranks_;
+  std::size_t stages_;
+};
+
+/// Ranks of the run that have the same stage.
+[[nodiscard]] inline std::size_t ranks_of_stage(const options& run) {
+  return static_cast<std::size_t>(run.mesh.ranks()) / static_cast<std::size_t>(run.mesh.pipeline);
+}
+
+/// The seconds of a stage's computes, of the numbers that ranks have shared.
+struct stage_seconds {
+  const report_table* table;
+  std::span<const double> shared;
+  std::size_t ranks;  // with the same stage
+
+  [[nodiscard]] double operator()(std::size_t stage, belay::schedule::action_kind kind) const noexcept {
+    return shared[table->of_stage(stage, kind)] / static_cast<double>(ranks);
+  }
 };
 
 }  // namespace train_moe

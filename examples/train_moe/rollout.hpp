@@ -68,7 +68,7 @@ class rollout {
 
   /// Pipeline d continues the prompt by `lengths[d]` tokens, whose draws depend on `seed` and d alone. Where a pass is
   /// of several ranks, those whose text is done take part until all are, without sequences. Collective over the world,
-  /// between steps. Returns the text of this rank's pipeline on its first stage, where it is the first rank of its
+  /// between steps. Returns the text of this rank's pipeline on the pipeline's first rank, where it is the first of its
   /// expert group; it holds until the next call. Other ranks' bytes mean nothing.
   std::span<const char> run(std::span<const std::size_t> lengths, std::uint64_t seed) {
     const auto& mesh = trainer_->mesh();
@@ -91,7 +91,7 @@ class rollout {
         static_cast<void>(
             belay::evaluate(trainer_->run(), mesh, [&] { next = drawn(draws && goes_on ? 1 : 0, seed_of(i)); }));
         if (!goes_on) continue;
-        if (draws) send_to_first_stage(next);
+        if (draws) tell(next);
         text_.push_back(next);
       }
     }
@@ -120,11 +120,10 @@ class rollout {
       std::copy_n(text_.end() - static_cast<std::ptrdiff_t>(context), context, tokens.begin());
     });
     observe_last(sequences, context);
-    const auto& stages = trainer_->mesh().pipeline();
-    if (sequences == 0 || stages.rank() + 1 < stages.size()) return 0;
+    if (sequences == 0 || trainer_->mesh().pipeline().rank() != trainer_->last_rank()) return 0;
     return draw_byte(std::span<const logit_type>(logits_), settings_.temperature, random);
   }
-  // The logits after the last token, on the last stage.
+  // The logits after the last token, where the last stage is.
   void observe_last(std::size_t sequences, std::size_t context) {
     const belay::view<const std::int32_t, 2> input{tokens_.data(), {sequences, context}};
     observe(*trainer_, input, [&](const auto& pass, belay::view<const logit_type, 3> logits) {
@@ -132,13 +131,17 @@ class rollout {
         belay::queue_copy(pass.engine().compute(), logits_.data(), &logits(0, context - 1, 0), logits_.size_bytes());
     });
   }
-  // The first stage alone reads tokens.
-  void send_to_first_stage(std::int32_t& token) const {
-    const auto& stages = trainer_->mesh().pipeline();
-    const int last = stages.size() - 1;
-    if (last == 0) return;
-    if (stages.rank() == last) belay::control_of(stages).send(0, std::span<const std::int32_t>(&token, 1));
-    if (stages.rank() == 0) belay::control_of(stages).receive(last, std::span<std::int32_t>(&token, 1));
+  // The rank of the last stage has drawn it, that of the first reads it, and the first rank has the text.
+  void tell(std::int32_t& token) const {
+    const auto& ranks = trainer_->mesh().pipeline();
+    const int from = trainer_->last_rank();
+    const auto tell_one = [&](int to) {
+      if (to == from) return;
+      if (ranks.rank() == from) belay::control_of(ranks).send(to, std::span<const std::int32_t>(&token, 1));
+      if (ranks.rank() == to) belay::control_of(ranks).receive(from, std::span<std::int32_t>(&token, 1));
+    };
+    tell_one(0);
+    if (trainer_->first_rank() != 0) tell_one(trainer_->first_rank());
   }
 
   Trainer* trainer_;

@@ -10,6 +10,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
 #include "input/problem_text.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -22,7 +23,7 @@ std::string reason_of(const std::exception& problem) {
   return out;
 }
 
-run_report::run_report(prepared_run& prepared, rank_run& run) : table_(prepared.line.run) {
+run_report::run_report(prepared_run& prepared, rank_run& run) {
   if (prepared.line.report.empty()) return;
   wanted_ = true;
   const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
@@ -56,10 +57,9 @@ void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   waiting_.resize(subject.ranks);
   schedule_ = std::make_unique<const belay::schedule::dynamic_table>(schedule_of(run));
   player_.emplace(*schedule_);
-  forward_.resize(schedule_->stages()), backward_.resize(schedule_->stages());
-  std::size_t computes = 0;
-  for (std::size_t stage = 0; stage < schedule_->stages(); ++stage) computes += schedule_->actions(stage).size();
-  executed_.reserve(computes), planned_.reserve(computes);
+  table_.emplace(run, schedule_->stages());
+  ranks_of_stage_ = ranks_of_stage(run);
+  executed_.reserve(schedule_->size()), planned_.reserve(schedule_->size());
   moments_.reserve(step_record::most_moments), moment_live_.reserve(step_record::most_moments * live_.size());
   page_.emplace(*prepared.report, std::move(subject), room);
 }
@@ -93,27 +93,21 @@ void run_report::read_schedules(std::span<const double> shared) {
   const auto kind_of = [](const belay::schedule::action& each) {
     return each.kind == belay::schedule::action_kind::forward ? pass_kind::forward : pass_kind::backward;
   };
-  const std::size_t stages = schedule_->stages(), each = waiting_.size() / stages;
-  const bool known = !belay::is_nan(shared[table_.of_rank(0, report_table::forward_seconds)]);  // else of a device
-  for (std::size_t stage = 0; stage < stages && known; ++stage) {
-    forward_[stage] = backward_[stage] = 0;
-    for (std::size_t rank = stage * each; rank < (stage + 1) * each; ++rank) {
-      forward_[stage] += shared[table_.of_rank(rank, report_table::forward_seconds)] / static_cast<double>(each);
-      backward_[stage] += shared[table_.of_rank(rank, report_table::backward_seconds)] / static_cast<double>(each);
-    }
+  const bool known = !belay::is_nan(shared[table_->of_rank(0, report_table::bubble)]);  // else of a device
+  for (std::size_t rank = 0; rank < schedule_->ranks() && known; ++rank) {
     std::size_t number = 0;
-    for (const belay::schedule::action& next : schedule_->actions(stage)) {
+    for (const belay::schedule::action& next : schedule_->actions(rank)) {
       if (!next.is_exchange())
-        executed_.push_back({stage, next.micro_batch, kind_of(next), 1e-9 * record_.begin(stage, number),
-                             1e-9 * record_.end(stage, number)});
+        executed_.push_back({rank, next.micro_batch, kind_of(next), 1e-9 * record_.begin(rank, number),
+                             1e-9 * record_.end(rank, number)});
       ++number;
     }
   }
-  auto watch = [&](std::size_t stage, const belay::schedule::action& next, double begin, double end) {
-    planned_.push_back({stage, next.micro_batch, kind_of(next), begin, end});
+  auto watch = [&](std::size_t rank, const belay::schedule::action& next, double begin, double end) {
+    planned_.push_back({rank, next.micro_batch, kind_of(next), begin, end});
   };
-  if (known) player_->play_watched(forward_, backward_, watch);
-  const std::size_t moments = record_.moments_of(schedule_->actions(shown_rank_ / each).size());
+  if (known) player_->play_times(stage_seconds{&*table_, shared, ranks_of_stage_}, watch);
+  const std::size_t moments = record_.moments_of(schedule_->actions(shown_rank_ / ranks_of_stage_).size());
   for (std::size_t moment = 0; moment < moments; ++moment) {
     std::uint64_t of_first_tier = 0;
     for (std::size_t row = 0; row < live_.size(); ++row) {
@@ -128,9 +122,9 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   if (!page_) return;
   read_bytes(printed);
   read_schedules(shared);
-  const bool pipelined = schedule_->stages() > 1;  // else nobody waits for a neighbour
+  const bool pipelined = schedule_->ranks() > 1;  // else nobody waits for a neighbour
   for (std::size_t rank = 0; rank < waiting_.size(); ++rank)
-    waiting_[rank] = shared[table_.of_rank(rank, report_table::bubble)];
+    waiting_[rank] = shared[table_->of_rank(rank, report_table::bubble)];
   belay::report_sample sample;
   sample.step = printed.step;
   sample.loss = printed.loss;

@@ -68,7 +68,7 @@ class run_report {
   void read_schedules(std::span<const double> shared);
   void say_problem();
 
-  report_table table_;
+  std::optional<report_table> table_;
   double learning_rate_ = 0;
   double peak_flops_ = 0;       // of all ranks; 0: not known
   double flops_per_token_ = 0;  // of the model
@@ -85,7 +85,7 @@ class run_report {
   std::uint64_t before_ = 0;                                        // the step before this one, of this run
   std::unique_ptr<const belay::schedule::dynamic_table> schedule_;  // stays where it is
   std::optional<belay::schedule::timeline_player<belay::schedule::dynamic_table>> player_;
-  std::vector<double> forward_, backward_;  // by stage: seconds of a micro-batch
+  std::size_t ranks_of_stage_ = 1;
   std::vector<belay::report_action> executed_, planned_;
   std::vector<belay::report_moment> moments_;
   std::vector<std::uint64_t> moment_live_;  // [moment][row]

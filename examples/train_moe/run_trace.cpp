@@ -9,15 +9,17 @@
 
 #include "belay/comm/fingerprint.hpp"
 #include "input/problem_text.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
 std::size_t spans_of(const options& run, const belay::traced_steps& steps) {
   constexpr std::size_t most = std::size_t{1} << 17;
-  const batch_shape shape(run);
+  const belay::schedule::dynamic_table table = schedule_of(run);
+  const std::size_t layers = most_layers_of_rank(run, table);
   const std::size_t steps_traced =
       static_cast<std::size_t>(std::min<std::uint64_t>(steps.last - steps.first + 1, most));
-  const std::size_t of_step = 512 + shape.micro_batches * (64 + 48 * (shape.layers + 2));
+  const std::size_t of_step = 512 + table.micro_batches() * (64 * table.chunks() + 48 * (layers + 2));
   return std::min(most, std::min(most, of_step) * (steps_traced + 1));
 }
 

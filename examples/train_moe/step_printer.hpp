@@ -26,6 +26,7 @@
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -33,11 +34,9 @@ class step_printer {
  public:
   step_printer(const options& run, const std::string& json_path, const std::string& tensorboard)
       : run_(run),
-        table_(run),
         schedule_(schedule_of(run)),
         player_(schedule_),
-        forward_(static_cast<std::size_t>(run.mesh.pipeline)),
-        backward_(static_cast<std::size_t>(run.mesh.pipeline)),
+        table_(run, schedule_.stages()),
         line_(static_cast<std::size_t>(run.mesh.ranks()), run.model.layers, run.model.experts),
         expert_tokens_(run.model.layers * run.model.experts) {
     if (!json_path.empty()) json_.emplace(json_path, belay::where{});
@@ -133,28 +132,17 @@ class step_printer {
     report.expert_tokens = {expert_tokens_.data(), {run_.model.layers, run_.model.experts}};
   }
 
-  // The executed table, played with each stage's mean times.
+  // The executed table, played with each stage's mean times; all of a device are known, or none.
   [[nodiscard]] double predicted_bubble(std::span<const double> shared) {
-    const double first = shared[table_.of_rank(0, report_table::forward_seconds)];
-    if (belay::is_nan(first)) return first;
-    const std::size_t stages = forward_.size();
-    const std::size_t each = static_cast<std::size_t>(run_.mesh.ranks()) / stages;
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      forward_[stage] = backward_[stage] = 0;
-      for (std::size_t r = stage * each; r < (stage + 1) * each; ++r) {
-        forward_[stage] += shared[table_.of_rank(r, report_table::forward_seconds)] / static_cast<double>(each);
-        backward_[stage] += shared[table_.of_rank(r, report_table::backward_seconds)] / static_cast<double>(each);
-      }
-    }
-    return player_.play(forward_, backward_).bubble();
+    auto nobody = [](auto&&...) {};
+    const double bubble = player_.play_times(stage_seconds{&table_, shared, ranks_of_stage(run_)}, nobody).bubble();
+    return belay::is_nan(shared[table_.of_rank(0, report_table::bubble)]) ? report_table::unknown : bubble;
   }
 
   options run_;
-  report_table table_;
   belay::schedule::dynamic_table schedule_;
   belay::schedule::timeline_player<belay::schedule::dynamic_table> player_;
-  std::vector<double> forward_;
-  std::vector<double> backward_;
+  report_table table_;
   belay::step_line line_;
   std::vector<std::uint64_t> expert_tokens_;
   belay::allocation_report base_;

@@ -7,18 +7,19 @@
 #include "belay/comm/reduction.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/schedule.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
 step_record::step_record(const options& settings, rank_run& run) {
   const belay::schedule::dynamic_table table = schedule_of(settings);
-  for (std::size_t stage = 0; stage < table.stages(); ++stage)
-    actions_ = std::max(actions_, table.actions(stage).size());
-  if (2 * actions_ * table.stages() > most_numbers) actions_ = 0;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank)
+    actions_ = std::max(actions_, table.actions(rank).size());
+  if (2 * actions_ * table.ranks() > most_numbers) actions_ = 0;
   if (actions_ == 0) return;
   const std::size_t moments = std::min(actions_, most_moments) + 1;  // and after the step
-  all_ = run.lease_numbers(2 * actions_ * table.stages() + width * moments, "report");
-  times_ = all_.first(2 * actions_ * table.stages());
+  all_ = run.lease_numbers(2 * actions_ * table.ranks() + width * moments, "report");
+  times_ = all_.first(2 * actions_ * table.ranks());
   moments_ = all_.subspan(times_.size());
   kept_.resize(moments_.size());
 }

@@ -39,9 +39,9 @@ class step_record final : public belay::action_observer {
   /// After a step. Collective over the world.
   void gather(rank_trainer& trainer);
 
-  /// When a stage of the first pipeline began and ended an action, in nanoseconds of its clock.
-  [[nodiscard]] double begin(std::size_t stage, std::size_t action) const { return times_[at(stage, action)]; }
-  [[nodiscard]] double end(std::size_t stage, std::size_t action) const { return times_[at(stage, action) + 1]; }
+  /// When a rank of the first pipeline began and ended an action, in nanoseconds of its clock.
+  [[nodiscard]] double begin(std::size_t rank, std::size_t action) const { return times_[at(rank, action)]; }
+  [[nodiscard]] double end(std::size_t rank, std::size_t action) const { return times_[at(rank, action) + 1]; }
   /// Of the shown rank, moments of its step, and what it has then: bytes of a row, and open obligations. The one after
   /// the last is that after the step.
   [[nodiscard]] std::size_t moments() const noexcept { return moments_.size() / width - 1; }
@@ -55,19 +55,19 @@ class step_record final : public belay::action_observer {
  private:
   static constexpr std::size_t width = most_rows + 1;  // numbers of a moment
 
-  [[nodiscard]] std::size_t at(std::size_t stage, std::size_t action) const noexcept {
-    return 2 * (actions_ * stage + action);
+  [[nodiscard]] std::size_t at(std::size_t rank, std::size_t action) const noexcept {
+    return 2 * (actions_ * rank + action);
   }
   // The row of each lease; leases for as long as the run are made before its first step.
   void find_places(const rank_run& run);
   // Of several in one place that with most bytes.
   void note(const rank_run& run, std::size_t moment);
 
-  std::size_t actions_ = 0;    // of the stage with most
-  std::size_t own_ = 0;        // of this rank's stage
+  std::size_t actions_ = 0;    // of the rank with most
+  std::size_t own_ = 0;        // of this rank
   rank_run* shown_ = nullptr;  // where it is this rank's
   std::span<double> all_;
-  std::span<double> times_;    // [stage][action][2]
+  std::span<double> times_;    // [rank of the pipeline][action][2]
   std::span<double> moments_;  // [moment][row, then open obligations], of the shown rank
   std::vector<double> kept_;   // the same while the step runs, on that rank
   std::vector<belay::report_row> rows_;

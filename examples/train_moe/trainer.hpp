@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One rank of a training run: its part of the model, the store of its parameters, its stage of the pipeline, and the
+// One rank of a training run: its parts of the model, the store of its parameters, its stages of the pipeline, and the
 // loop body. It runs on the ranks of any backend, and in a rehearsal. Every call is collective over the world unless
 // its comment says otherwise.
 #pragma once
@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -32,11 +33,12 @@
 #include "belay/train/step_graphs.hpp"
 #include "belay/train/store.hpp"
 #include "model/cross_entropy.hpp"
-#include "model/mixtral.hpp"
+#include "model/mixtral_parts.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/options.hpp"
 #include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
+#include "train_moe/run_schedule.hpp"
 
 namespace train_moe {
 
@@ -47,13 +49,14 @@ class trainer {
   using run_type = Run;
   using group_type = typename Run::group_type;
   using exchange_type = belay::expert_exchange<T>;
-  using model_type = model::mixtral<T, exchange_type, Parts>;
+  using model_type = model::mixtral_parts<T, exchange_type, Parts>;
   using engine_type = typename Run::engine_type;
   using logit_type = belay::compute_type_t<T>;
   using logits_view = belay::view<const logit_type, 3>;
   using store_type = belay::parameter_store<Run, belay::precision<T>>;
-  using network_type = belay::gathering_network<model_type, store_type>;
+  using network_type = belay::gathering_network<typename model_type::part_type, store_type>;
   using activations_type = belay::offloaded_activations<engine_type>;
+  using stage_type = belay::pipeline_stage<network_type, activations_type>;
 
   /// `run` and `source` outlive the trainer.
   trainer(const options& settings, belay::rank& rank, Run& run, const batch_source& source)
@@ -62,8 +65,9 @@ class trainer {
         run_(&run),
         source_(&source),
         mesh_(rank, settings.mesh),
+        schedule_(schedule_of(settings)),
         exchange_(run, mesh_.expert(), experts_of(settings)),
-        model_(settings.model, part_of(settings), {exchange_.first_local_expert(), exchange_.local_experts()},
+        model_(settings.model, parts_of_rank(settings, schedule_, rank_in_pipeline()), {exchange_.first_local_expert(), exchange_.local_experts()},
                exchange_),
         store_(run, mesh_, model_, settings.zero,
                {.seed = settings.seed,
@@ -73,22 +77,21 @@ class trainer {
                 .parameters = settings.parameter_tier,
                 .gradients = settings.gradient_tier,
                 .files = files_of(settings)}),
-        network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
                    {.state = settings.optimizer_tier, .folder = settings.tier_folder, .chunk = settings.tier_chunk}),
         graphs_(mesh_, store_, optimizer_, settings.graphs),
-        pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
+        pipeline_(mesh_.pipeline(), schedule_, {shape_.sequences, shape_.length, settings.model.hidden}),
         activations_(run, settings.activation_tier, files_of(settings)),
-        stage_(
-            network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_),
-        table_(settings),
+        layers_(model_.layer_numbers()),
+        table_(settings, schedule_.stages()),
+        computes_(schedule_.chunks() * report_table::kinds),
         tokens_(run, shape_.micro_batches * shape_.rows(), "batch"),
         targets_(run, tokens_.size(), "batch"),
         positions_(run, model_.positions().size(), "positions"),
         loss_sums_(run, shape_.micro_batches, "report"),
-        selections_(run, shape_.layers * shape_.micro_batches * settings.model.experts, "report"),
+        selections_(run, layers_.size() * shape_.micro_batches * settings.model.experts, "report"),
         probability_sums_(run, selections_.size(), "report"),
-        statistics_(shape_.layers, shape_.micro_batches, settings.model.experts, settings.model.experts_per_token,
+        statistics_(layers_.size(), shape_.micro_batches, settings.model.experts, settings.model.experts_per_token,
                     selections_.values(), probability_sums_.values()),
         shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")),
         memory_(run, mesh_),
@@ -98,16 +101,23 @@ class trainer {
                       .keep = settings.checkpoint.keep,
                       .stop = settings.checkpoint.stop}),
         loss_scales_(shape_.micro_batches, 1.0) {
+    for (auto& part : model_.parts()) {
+      network_type& network = networks_.emplace_back(part, store_);
+      stages_.push_back(&own_stages_.emplace_back(
+          network, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_));
+    }
     if (settings.recompute == recompute_kind::selective) model_.recompute_attention(belay::recomputes::yes);
     checkpoints_.add(store_, optimizer_);
+    for (const belay::executed_action& each : pipeline_.executed())
+      if (!each.exchanged) ++computes_[computes_of(each)];
     positions_.write([this](auto table) { model_.positions().fill(table); });
-    model_.positions().use(positions_.data());
-    exchange_.prepare(model_.part().first_layer, {shape_.layers,
-                                                  shape_.micro_batches,
-                                                  settings.model.experts,
-                                                  settings.model.experts_per_token,
-                                                  {selections_.data(), selections_.size()},
-                                                  {probability_sums_.data(), probability_sums_.size()}});
+    model_.use_positions(positions_.data());
+    exchange_.prepare(layers_, {layers_.size(),
+                                shape_.micro_batches,
+                                settings.model.experts,
+                                settings.model.experts_per_token,
+                                {selections_.data(), selections_.size()},
+                                {probability_sums_.data(), probability_sums_.size()}});
   }
   trainer(const trainer&) = delete;  // the model and its handles point into it
   trainer& operator=(const trainer&) = delete;
@@ -118,7 +128,7 @@ class trainer {
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_, checkpoints_};
     graphs_.run([&] {
-      pipeline_.run(step, stage_, batch_of<const std::int32_t>(tokens_.data()),
+      pipeline_.run(step, stages(), batch_of<const std::int32_t>(tokens_.data()),
                     [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
     });
     fetch_sums();
@@ -147,7 +157,11 @@ class trainer {
   [[nodiscard]] auto& checkpoints() noexcept { return checkpoints_; }
   [[nodiscard]] auto& pipeline() noexcept { return pipeline_; }
   [[nodiscard]] const auto& pipeline() const noexcept { return pipeline_; }
-  [[nodiscard]] auto& stage() noexcept { return stage_; }
+  /// This rank's stages, by chunk.
+  [[nodiscard]] belay::stages_of_rank<stage_type> stages() const noexcept { return stages_; }
+  /// The rank of its pipeline that has the first stage, and the one that has the last.
+  [[nodiscard]] int first_rank() const noexcept { return static_cast<int>(schedule_.rank_of(0)); }
+  [[nodiscard]] int last_rank() const noexcept { return static_cast<int>(schedule_.rank_of(schedule_.stages() - 1)); }
   /// Of tier file: a disk is as fast with less than a chunk of the optimizer's at once.
   static constexpr std::size_t file_piece = std::size_t{1} << 19;  // bytes
   [[nodiscard]] static belay::file_memory files_of(const options& settings) {
@@ -169,10 +183,8 @@ class trainer {
     const auto& model = settings.model;
     return {model.experts, model.experts_per_token, model.hidden, initial_capacity(settings)};
   }
-  [[nodiscard]] model::model_part part_of(const options& settings) const {
-    return model::model_part::of(settings.model, static_cast<std::size_t>(mesh_.coordinate().pipeline),
-                                 static_cast<std::size_t>(settings.mesh.pipeline));
-  }
+  // In its pipeline.
+  [[nodiscard]] std::size_t rank_in_pipeline() const { return static_cast<std::size_t>(mesh_.coordinate().pipeline); }
   // This rank's slice of a step: [micro_batches, sequences, length].
   template <class Index>
   [[nodiscard]] belay::view<Index, 3> batch_of(Index* first) const {
@@ -218,7 +230,7 @@ class trainer {
             source_->sequence(number, first_batch + m, first_sequence + s, x[m][s].flat(), y[m][s].flat());
         }
         targets[0] = 0;
-        if (mesh_.coordinate().pipeline == 0)  // the stages of a pipeline have the same batch
+        if (mesh_.coordinate().pipeline == 0)  // the ranks of a pipeline have the same batch
           for (const std::int32_t target : wanted) targets[0] += target == model::ignored ? 0U : 1U;
       });
     });
@@ -265,8 +277,8 @@ class trainer {
       for (std::size_t m = 0; m < shape_.micro_batches; ++m) shared_[table_.loss(first_batch + m)] = sums[m];
     }
     belay::control_of(mesh_.expert()).all_reduce(statistics_.probability_sums(), belay::sum);
-    for (std::size_t l = 0; l < shape_.layers && place.expert == 0; ++l) {
-      const std::size_t layer = model_.part().first_layer + l;
+    for (std::size_t l = 0; l < layers_.size() && place.expert == 0; ++l) {
+      const std::size_t layer = layers_[l];
       for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
         shared_[table_.balance(layer, first_batch + m)] = statistics_.balance(l, m);
         const std::size_t experts = settings_.model.experts;
@@ -275,10 +287,9 @@ class trainer {
           shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
     }
-    const auto own = [&](report_table::number which) -> double& {
-      return shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)];
+    const auto put = [&](report_table::number which, double value) {
+      shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)] = value;
     };
-    const auto put = [&](report_table::number which, double value) { own(which) = value; };
     const belay::gather_counts gathered = store_.take_gathered();
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
@@ -291,16 +302,24 @@ class trainer {
     put(report_table::waited_nanoseconds, static_cast<double>(now.waited - reported_.waited));
     reported_ = now;
     const belay::pipeline_times times = pipeline_times();
-    const auto batches = static_cast<double>(shape_.micro_batches);
-    put(report_table::bubble, times.bubble());
-    put(report_table::forward_seconds, times.forward / batches);
-    put(report_table::backward_seconds, times.backward / batches);
-    if (!times.known())
-      for (const auto which : {report_table::bubble, report_table::forward_seconds, report_table::backward_seconds})
-        own(which) = report_table::unknown;
+    put(report_table::bubble, times.known() ? times.bubble() : report_table::unknown);
+    report_stages(times.known());
     mesh_.control().all_reduce(shared_, belay::sum);
     memory_.gather(*run_, mesh_);
     summarise(result);
+  }
+
+  // How long this rank's stages took for a micro-batch, mean over those of each kind of compute.
+  void report_stages(bool known) {
+    for (const belay::executed_action& each : pipeline_.executed()) {
+      if (each.exchanged) continue;
+      const std::size_t at = table_.of_stage(schedule_.stage(rank_in_pipeline(), each.chunk), each.kind);
+      const double seconds = 1e-9 * static_cast<double>(each.end - each.begin);
+      shared_[at] += known ? seconds / static_cast<double>(computes_[computes_of(each)]) : report_table::unknown;
+    }
+  }
+  [[nodiscard]] static std::size_t computes_of(const belay::executed_action& each) {
+    return each.chunk * report_table::kinds + static_cast<std::size_t>(each.kind);
   }
 
   // Those of a device are known in a traced step, of whose spans it tells the times here.
@@ -338,16 +357,20 @@ class trainer {
   Run* run_;
   const batch_source* source_;
   belay::mesh mesh_;
+  belay::schedule::dynamic_table schedule_;
   exchange_type exchange_;
   model_type model_;
   store_type store_;
-  network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
   belay::step_graphs<store_type> graphs_;
   belay::pipeline<logit_type, 3, T> pipeline_;
   activations_type activations_;
-  belay::pipeline_stage<network_type, activations_type> stage_;
+  std::deque<network_type> networks_;  // by chunk
+  std::deque<stage_type> own_stages_;
+  std::vector<stage_type*> stages_;
+  std::vector<std::size_t> layers_;  // the numbers of those that are here, in the model
   report_table table_;
+  std::vector<std::size_t> computes_;  // of a step, by chunk and kind
   belay::staged<std::int32_t, Run> tokens_, targets_;
   belay::staged<logit_type, Run> positions_;
   belay::staged<double, Run> loss_sums_;  // by micro-batch, where the stage has the head

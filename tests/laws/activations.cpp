@@ -21,7 +21,7 @@ namespace {
 
 struct setting {
   belay::axes mesh;
-  schedule_kind schedule;
+  const char* schedule;
   recompute_kind recompute;
   int zero;
   tier lower;
@@ -42,7 +42,7 @@ options run_of(const setting& chosen) {
 // Every pair of two of the settings at least once; all of them in a soak.
 std::vector<setting> settings() {
   const belay::axes meshes[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 3, 1, 1}, {2, 1, 2, 1}, {4, 1, 1, 1}};
-  const schedule_kind schedules[] = {schedule_kind::one_f_one_b, schedule_kind::gpipe};
+  const char* const schedules[] = {"1f1b", "gpipe"};
   const recompute_kind recomputes[] = {recompute_kind::none, recompute_kind::selective, recompute_kind::full};
   const belay::stream_choice streams[] = {{stream_policy::immediate, 0},
                                           {stream_policy::queued, 0},
@@ -103,7 +103,7 @@ TEST_CASE("activations in a lower tier train as resident ones, to the bit") {
     run.streams = chosen.streams;
     const difference apart = compare(expected, train<float>(run, source));
     INFO(run.mesh.text() << ", zero " << chosen.zero << ", recompute " << static_cast<int>(chosen.recompute)
-                         << ", schedule " << static_cast<int>(chosen.schedule) << ", " << name(chosen.streams.policy)
+                         << ", schedule " << chosen.schedule << ", " << name(chosen.streams.policy)
                          << " " << chosen.streams.seed << ": " << apart.where << " differs by " << apart.worst);
     CHECK(apart.worst == 0);
   }
@@ -111,10 +111,10 @@ TEST_CASE("activations in a lower tier train as resident ones, to the bit") {
 
 TEST_CASE("every tier peaks as planned, and the device needs less") {
   for (const setting& chosen :
-       {setting{{1, 1, 1, 1}, schedule_kind::gpipe, recompute_kind::none, 1, tier::host, {}},
-        setting{{2, 1, 1, 1}, schedule_kind::gpipe, recompute_kind::full, 0, tier::pinned, {}},
-        setting{{2, 1, 2, 1}, schedule_kind::one_f_one_b, recompute_kind::selective, 1, tier::host, {}},
-        setting{{1, 2, 1, 1}, schedule_kind::gpipe, recompute_kind::none, 3, tier::file, {}}}) {
+       {setting{{1, 1, 1, 1}, "gpipe", recompute_kind::none, 1, tier::host, {}},
+        setting{{2, 1, 1, 1}, "gpipe", recompute_kind::full, 0, tier::pinned, {}},
+        setting{{2, 1, 2, 1}, "1f1b", recompute_kind::selective, 1, tier::host, {}},
+        setting{{1, 2, 1, 1}, "gpipe", recompute_kind::none, 3, tier::file, {}}}) {
     options run = run_of(chosen);
     const uneven_text source(run.model.vocab);
     peaks resident, offloaded;

@@ -112,7 +112,7 @@ TEST_CASE("any mesh is within the same bounds, and the same bits where it rounds
         check_first_gradients(single, reference);
         run.zero = belay::zero_stage::optimizer_state;
         run.recompute = recompute_kind::full;
-        run.schedule = schedule_kind::one_f_one_b;
+        run.schedule = "1f1b";
         CHECK(compare(reference, train<bf16>(run, source)).worst == 0);
       }
     }

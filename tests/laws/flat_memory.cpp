@@ -64,7 +64,7 @@ struct footprint {
 options tiny_run() {
   options run = small_run();
   run.mesh = {2, 1, 2, 1};
-  run.schedule = schedule_kind::one_f_one_b;
+  run.schedule = "1f1b";
   run.zero = belay::zero_stage::optimizer_state;
   run.micro_batches = 2;
   run.micro_batch_size = 2;

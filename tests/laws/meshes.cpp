@@ -17,7 +17,7 @@ TEST_CASE("every mesh, schedule, recompute and ZeRO stage trains as one rank doe
 TEST_CASE("two runs of one command are equal to the bit") {
   options run = small_run();
   run.mesh = {2, 1, 2, 1};
-  run.schedule = schedule_kind::one_f_one_b;
+  run.schedule = "1f1b";
   run.zero = belay::zero_stage::optimizer_state;
   const uneven_text source(run.model.vocab);
   CHECK(compare(train<float>(run, source), train<float>(run, source)).worst == 0);

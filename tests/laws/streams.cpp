@@ -34,7 +34,7 @@ std::vector<options> runs_of(grid which) {
           options run = small_run();
           run.mesh = {pp, dp, ep, 1};
           run.steps = 2;
-          run.schedule = schedule % 2 == 0 ? schedule_kind::one_f_one_b : schedule_kind::gpipe;
+          run.schedule = schedule % 2 == 0 ? "1f1b" : "gpipe";
           run.recompute = recompute % 2 == 0 ? recompute_kind::none : recompute_kind::full;
           run.zero = zero % 2 == 0 ? belay::zero_stage::optimizer_state : belay::zero_stage::none;
           out.push_back(run);

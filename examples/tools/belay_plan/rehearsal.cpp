@@ -25,8 +25,7 @@ train_moe::command_line line_of(const config_text& config, const setting& run) {
   line.config = train_moe::parse_model(config.text, static_cast<std::size_t>(run.sequence), config.source);
   line.model = config.source;
   out.mesh = run.mesh;
-  out.schedule =
-      run.schedule == schedule_kind::gpipe ? train_moe::schedule_kind::gpipe : train_moe::schedule_kind::one_f_one_b;
+  out.schedule = name(run.schedule);
   out.micro_batches = static_cast<std::size_t>(run.all_micro_batches());
   out.micro_batch_size = static_cast<std::size_t>(run.micro_batch_size);
   out.sequence = static_cast<std::size_t>(run.sequence);

@@ -27,14 +27,14 @@ inline std::vector<belay::axes> meshes() {
 }
 
 struct variant {
-  schedule_kind schedule;
+  const char* schedule;
   recompute_kind recompute;
   belay::zero_stage zero;
 };
 
 inline std::vector<variant> variants() {
   std::vector<variant> out;
-  for (auto schedule : {schedule_kind::gpipe, schedule_kind::one_f_one_b}) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
     for (auto recompute : {recompute_kind::none, recompute_kind::full}) {
       for (auto zero : {belay::zero_stage::none, belay::zero_stage::optimizer_state})
         out.push_back({schedule, recompute, zero});
@@ -52,7 +52,7 @@ inline options with(options run, const belay::axes& mesh, const variant& how) {
 }
 
 inline std::string text(const options& run) {
-  return run.mesh.text() + (run.schedule == schedule_kind::gpipe ? ", gpipe" : ", 1f1b") +
+  return run.mesh.text() + ", " + run.schedule +
          (run.recompute == recompute_kind::full ? ", recompute" : "") +
          (run.zero == belay::zero_stage::none ? "" : ", zero 1");
 }

@@ -60,7 +60,7 @@ inline options small_run() {
   run.sequence = 8;
   run.steps = 3;
   run.zero = belay::zero_stage::none;
-  run.schedule = schedule_kind::gpipe;
+  run.schedule = "gpipe";
   run.model.vocab = 32;
   run.model.hidden = 16;
   run.model.expert_width = 24;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "belay/comm/group.hpp"
@@ -157,7 +158,9 @@ class exchange_core : public participant {
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current());
   /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
   /// over memory of the device where kernels move rows: nobody clears that between steps.
-  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept;
+  void prepare(std::size_t first_layer, expert_statistics statistics);
+  /// Of a rank whose layers do not follow each other: its entry l is of `layers[l]`, one of a kind for each.
+  void prepare(std::span<const std::size_t> layers, expert_statistics statistics);
 
   /// Begins a step: zeroes statistics, and frees slots whose handles were lost in the last step. In checked builds it
   /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
@@ -213,13 +216,14 @@ class exchange_core : public participant {
   /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.
   void expect_dispatch(const char* layer, std::size_t experts, std::size_t k, where at) const;
 
+  /// The statistics' entry of a layer, by `frame.layer_index()`; beyond them where there is none.
+  [[nodiscard]] std::size_t entry_of(std::size_t layer) const noexcept;
   /// A communication that begins after `ready` and keeps what it needs.
   [[nodiscard]] start_order order_after(const stream_event& ready, where at) const;
 
   symmetric_heap<belay::group>* heap_;
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
-  std::size_t first_layer_ = 0;
   std::shared_ptr<row_moves> moves_;  // a communication that is under way keeps it
 
  private:
@@ -231,6 +235,7 @@ class exchange_core : public participant {
   expert_shape shape_;
   std::size_t element_bytes_;
   row_transport by_;
+  std::vector<std::size_t> layers_;  // by entry of the statistics
   participation part_ = participation::unasked;
 };
 

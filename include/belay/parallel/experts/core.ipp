@@ -3,9 +3,12 @@
 // Counts, messages and steps of an expert exchange.
 #pragma once
 
+#include <algorithm>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
@@ -202,9 +205,18 @@ BELAY_DECL void exchange_core::prepare(std::size_t first_layer, std::size_t laye
                                        where at) {
   prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
 }
-BELAY_DECL void exchange_core::prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
+BELAY_DECL void exchange_core::prepare(std::size_t first_layer, expert_statistics statistics) {
+  std::vector<std::size_t> layers(statistics.layers());
+  std::iota(layers.begin(), layers.end(), first_layer);
+  prepare(layers, std::move(statistics));
+}
+BELAY_DECL void exchange_core::prepare(std::span<const std::size_t> layers, expert_statistics statistics) {
+  layers_.assign(layers.begin(), layers.end());
   moves_->statistics = std::move(statistics);
-  first_layer_ = first_layer;
+}
+BELAY_DECL std::size_t exchange_core::entry_of(std::size_t layer) const noexcept {
+  const auto found = std::find(layers_.begin(), layers_.end(), layer);
+  return found != layers_.end() ? static_cast<std::size_t>(found - layers_.begin()) : std::max(layer, layers_.size());
 }
 
 BELAY_DECL void exchange_core::begin_step(where at) {

@@ -105,7 +105,7 @@ struct row_move {
 };
 
 /// One rank of an expert group, for rows of T. All ranks of the group make the same calls in the same order. One
-/// exchange serves all layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other
+/// exchange serves all layers of a rank, and allocates nothing after `prepare`. The heap outlives it and has no other
 /// user.
 template <class T>
 class expert_exchange final : public exchange_core {
@@ -277,7 +277,7 @@ class expert_exchange final : public exchange_core {
 
   template <class Frame>
   void record(Frame& frame, const routing<number>& routed, where at) {
-    const std::size_t layer = frame.layer_index() - first_layer_, micro_batch = frame.micro_batch();
+    const std::size_t layer = entry_of(frame.layer_index()), micro_batch = frame.micro_batch();
     if constexpr (moves_rows_by_kernels<Frame>)
       statistics().record_in(frame, layer, micro_batch, routed, at);
     else

@@ -147,15 +147,23 @@ class timeline_player {
                             std::to_string(backward.size()),
                         at);
     }
-    return walk(
-        [&](std::size_t rank, const action& now) {
-          const std::size_t stage = table_->stage(rank, now.chunk);
-          if (now.kind == action_kind::forward) return forward[stage];
-          if (now.kind == action_kind::backward) return backward[stage];
+    return play_times(
+        [&](std::size_t stage, action_kind kind) {
+          if (kind == action_kind::forward) return forward[stage];
+          if (kind == action_kind::backward) return backward[stage];
           const Time half = backward[stage] / 2;
-          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
+          return kind == action_kind::input_gradient ? half : backward[stage] - half;
         },
-        Time{}, {}, watch);
+        watch);
+  }
+
+  /// The timeline where one micro-batch takes `takes(stage, kind)`, with `watch` as above. The result is valid until the
+  /// next call.
+  template <class Takes, class Watch>
+  constexpr const timeline_result<per_rank>& play_times(const Takes& takes, Watch& watch) {
+    return walk(
+        [&](std::size_t rank, const action& now) { return takes(table_->stage(rank, now.chunk), now.kind); }, Time{},
+        {}, watch);
   }
 
   /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.

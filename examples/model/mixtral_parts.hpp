@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The parts of a Mixtral that one rank holds: the stages of a pipeline that are its chunks. Together they are a model,
+// which has parameters, layers, and perhaps the embedding or the head.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <ranges>
+#include <span>
+#include <vector>
+
+#include "model/learning.hpp"
+#include "model/mixtral.hpp"
+
+namespace model {
+
+/// It cannot be moved, as its parts.
+template <class T, class Exchange, class Parts = trains_all>
+class mixtral_parts {
+ public:
+  using part_type = mixtral<T, Exchange, Parts>;
+
+  /// `local` are the experts held of every layer; `exchange` outlives the model.
+  mixtral_parts(const mixtral_config& config, std::span<const model_part> parts, expert_range local,
+                Exchange& exchange) {
+    for (const model_part& each : parts) parts_.emplace_back(config, each, local, exchange);
+  }
+  mixtral_parts(const mixtral_parts&) = delete;
+  mixtral_parts& operator=(const mixtral_parts&) = delete;
+
+  [[nodiscard]] std::deque<part_type>& parts() noexcept { return parts_; }
+
+  [[nodiscard]] bool has_embedding() const { return std::ranges::any_of(parts_, &part_type::has_embedding); }
+  [[nodiscard]] bool has_head() const { return std::ranges::any_of(parts_, &part_type::has_head); }
+  /// Only where a part has one.
+  [[nodiscard]] auto& first() { return std::ranges::find_if(parts_, &part_type::has_embedding)->first(); }
+  [[nodiscard]] auto& last() { return std::ranges::find_if(parts_, &part_type::has_head)->last(); }
+  /// All layers, part by part; and their numbers in the whole model.
+  [[nodiscard]] auto layers() {
+    return parts_ | std::views::transform([](part_type& part) -> auto& { return part.layers(); }) | std::views::join;
+  }
+  [[nodiscard]] std::vector<std::size_t> layer_numbers() {
+    std::vector<std::size_t> out;
+    for (const auto& layer : layers()) out.push_back(layer.index());
+    return out;
+  }
+
+  /// Numbers of the table of positions, which all layers read; `fill` writes one, and kernels read it from `use` on.
+  [[nodiscard]] rotary<T>& positions() { return parts_.front().positions(); }
+  void use_positions(const typename rotary<T>::number* table) {
+    for (part_type& part : parts_) part.positions().use(table);
+  }
+
+  /// As those of a part.
+  void recompute_attention(belay::recomputes how) {
+    for (part_type& part : parts_) part.recompute_attention(how);
+  }
+  void set_balance_scale(double scale) {
+    for (part_type& part : parts_) part.set_balance_scale(scale);
+  }
+  template <class Visitor>
+  void for_each_parameter(Visitor&& visit) {
+    for (part_type& part : parts_) part.for_each_parameter(visit);
+  }
+
+ private:
+  std::deque<part_type> parts_;
+};
+
+}  // namespace model
