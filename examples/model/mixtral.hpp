@@ -64,6 +64,7 @@ struct model_part {
   std::size_t layer_count = 0;
   with_embedding embedding = with_embedding::no;
   with_head head = with_head::no;
+  std::size_t index = 0;  // of the parts in order
 
   /// Everything.
   [[nodiscard]] static model_part whole(const mixtral_config& config) {
@@ -82,7 +83,7 @@ struct model_part {
     const std::size_t first = std::accumulate(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(index),
                                               std::size_t{0});
     return {first, layers[index], index == 0 ? with_embedding::yes : with_embedding::no,
-            index + 1 == layers.size() ? with_head::yes : with_head::no};
+            index + 1 == layers.size() ? with_head::yes : with_head::no, index};
   }
   /// Part `index` of `count`: the first (layers mod count) have one layer more.
   [[nodiscard]] static model_part of(const mixtral_config& config, std::size_t index, std::size_t count) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The parts of a Mixtral that one rank holds: the stages of a pipeline that are its chunks. Together they are a model,
+// The parts of a Mixtral that one rank holds: those stages of a pipeline that are its chunks. Together they are a model,
 // which has parameters, layers, and perhaps the embedding or the head.
 #pragma once
 
@@ -58,6 +58,10 @@ class mixtral_parts {
   }
   void set_balance_scale(double scale) {
     for (part_type& part : parts_) part.set_balance_scale(scale);
+  }
+  template <class Visitor>
+  void for_each_stage(Visitor&& visit) {
+    for (part_type& part : parts_) visit(part.part().index, part);
   }
   template <class Visitor>
   void for_each_parameter(Visitor&& visit) {

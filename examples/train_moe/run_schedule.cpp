@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
@@ -15,6 +16,8 @@ namespace {
 
 using belay::input_error;
 namespace schedule = belay::schedule;
+
+constexpr std::string_view library = "belay: ";  // what an error's text begins with
 
 std::string flag_of(const options& run) { return "--schedule " + belay::printable(run.schedule); }
 
@@ -57,9 +60,9 @@ schedule::dynamic_table schedule_of(const options& run) {
   try {
     return run.schedule_text.empty() ? named(run, ranks, micro_batches) : from_file(run, ranks, micro_batches);
   } catch (const belay::error& problem) {
-    const std::string text = belay::printable_what(problem);
-    if (text.starts_with("--schedule ")) throw;
-    throw input_error(flag_of(run) + ": " + text);
+    std::string text = belay::printable_what(problem);
+    if (text.starts_with(library)) text.erase(0, library.size());
+    throw input_error(text.starts_with("--schedule ") ? text : flag_of(run) + ": " + text);
   }
 }
 

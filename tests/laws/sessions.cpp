@@ -204,7 +204,7 @@ TEST_CASE("evaluation drops a window of one byte and takes short files whole") {
 TEST_CASE("flags that make no sense are refused with the flag and what would work") {
   const folder in;
   for (const auto& [flag, value] :
-       std::vector<std::pair<std::string, std::string>>{{"--mesh", "pp=3"},
+       std::vector<std::pair<std::string, std::string>>{{"--mesh", "pp=5"},
                                                         {"--mesh", "ep=3"},
                                                         {"--mesh", "dp=3"},
                                                         {"--mesh", "tp=2"},
@@ -220,6 +220,13 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                         {"--expert-capacity", "nan"},
                                                         {"--lr", "-1"},
                                                         {"--schedule", "zigzag"},
+                                                        {"--schedule", "interleaved"},
+                                                        {"--schedule", "interleaved:3"},    // 6 stages of 4 layers
+                                                        {"--schedule", "interleaved:2:1"},  // for two ranks
+                                                        {"--schedule", "nowhere.csv"},
+                                                        {"--stage-layers", "1,2"},
+                                                        {"--stage-layers", "1,3,"},
+                                                        {"--stage-layers", "1,1,2"},
                                                         {"--zero", "4"},
                                                         {"--recompute", "some"},
                                                         {"--model", "/nowhere.json"},

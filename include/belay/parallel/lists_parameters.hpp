@@ -29,6 +29,12 @@ concept lists_parameters = requires(M& model, any_visitor visit) { model.for_eac
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
+/// The model of a rank that holds several stages of a pipeline: it calls `visit(number, part)` for each, by chunk, of
+/// which the parts' parameters are the model's, in its order. The norm of gradients adds squares by stage, so that it
+/// has the same bits wherever stages lie.
+template <class M>
+concept lists_stages = lists_parameters<M> && requires(M& model) { model.for_each_stage([](std::size_t, auto&) {}); };
+
 /// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
 /// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
 /// lists; a parameter that none of them lists is a layer of its own, with those that follow it.

@@ -140,17 +140,12 @@ class pipeline {
                where at = where::current()) {
     if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
       runner_.expect_stages(stages.size(), at);
-      using layer_type = typename layers_of<Network>::layer_type;
-      std::optional<observed<Engine, layer_type, view<const T, Rank>>> last;  // of the stage before, on this rank
-      for (std::size_t stage = 0; stage < table().stages(); ++stage) {
+      for (std::size_t stage = 0, end = 0; stage < table().stages(); stage = end) {
+        end = stage + 1;
         if (!runner_.holds(stage)) continue;
-        auto& own = *stages[table().chunk_of(stage)];
-        own.expect_part(place(table().chunk_of(stage)), at);
-        const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, own, stage, x, last, see, at); };
-        if (stage > 0 && runner_.holds(stage - 1)) {
-          if (!last) throw usage_error("a stage without layers is followed by another one of its rank", at);
-          from_layers(last->out(at));
-        } else if (stage > 0) {
+        while (end < table().stages() && runner_.holds(end)) ++end;
+        const auto from_layers = [&](view<const T, Rank> x) { observe_stages(pass, stages, stage, end, x, see, at); };
+        if (stage > 0) {
           typed_engine<Engine, T, Wire> engine(pass.engine());
           tensor_between_stages incoming;
           const extents<Rank> shape = boundary_of(input.shape());
@@ -158,6 +153,8 @@ class pipeline {
           from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
           incoming.release(engine);
         } else if constexpr (offers_first<Network>) {
+          auto& own = *stages[table().chunk_of(stage)];
+          own.expect_part(place(table().chunk_of(stage)), at);
           const auto embedded = belay::observe(pass, own.network().first(), input, at);
           from_layers(embedded.out(at));
         } else {
@@ -223,21 +220,27 @@ class pipeline {
     runner_.run(engine, computes, at);
   }
 
-  // `last` keeps the output for a next stage on this rank, and that of the stage before while its layers run.
-  template <class Pass, class Network, class Activations, class Observed, class See>
-  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, std::size_t number,
-                      view<const T, Rank> x, std::optional<Observed>& last, See& see, where at) {
-    for (auto& layer : stage.network().layers()) {
-      auto next = belay::observe(pass, layer, x, at);
-      x = next.out(at);
-      last = std::move(next);
+  // The layers of stages [first, end), which follow each other on this rank.
+  template <class Pass, class Stage, class See>
+  void observe_stages(const Pass& pass, stages_of_rank<Stage> stages, std::size_t first, std::size_t end,
+                      view<const T, Rank> x, See& see, where at) {
+    using network_type = typename Stage::network_type;
+    using layer_type = typename layers_of<network_type>::layer_type;
+    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+    for (std::size_t stage = first; stage < end; ++stage) {
+      Stage& own = *stages[table().chunk_of(stage)];
+      own.expect_part(place(table().chunk_of(stage)), at);
+      for (auto& layer : own.network().layers()) {
+        auto next = belay::observe(pass, layer, x, at);
+        x = next.out(at);
+        last = std::move(next);
+      }
     }
-    if (number + 1 < table().stages()) {
-      if (runner_.holds(number + 1)) return;
+    if (end < table().stages()) {
       typed_engine<typename Pass::engine_type, T, Wire> engine(pass.engine());
-      runner_.send_in_pass(engine, number, {x.data(), x.size()}, at);
-    } else if constexpr (offers_last<Network>) {
-      see(belay::observe(pass, stage.network().last(), x, at).out(at));
+      runner_.send_in_pass(engine, end - 1, {x.data(), x.size()}, at);
+    } else if constexpr (offers_last<network_type>) {
+      see(belay::observe(pass, stages[table().chunk_of(end - 1)]->network().last(), x, at).out(at));
     } else {
       see(x);
     }

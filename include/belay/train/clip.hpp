@@ -115,8 +115,8 @@ class gradient_norm {
     return fold_after(0);
   }
   /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
-  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
-  /// one table.
+  /// summed over `plane`, the ranks that hold the same parameters. Parameters are folded in the order of the stages,
+  /// with the bits of one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, nullptr, at);
@@ -143,9 +143,13 @@ class gradient_norm {
   template <class Stages>
   [[nodiscard]] double fold_along(Stages&& stages, where at) const {
     double so_far[1] = {0};
-    for (int stage = 0; stage < stages.size(); ++stage) {
-      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
+    const std::span<const std::uint64_t> holders = table_.holders();
+    const std::size_t count = holders.empty() ? static_cast<std::size_t>(stages.size()) : holders.size();
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      const int holder = static_cast<int>(holders.empty() ? stage : holders[stage] - 1);
+      if (holder < 0) continue;
+      if (holder == stages.rank()) so_far[0] = holders.empty() ? fold_after(so_far[0]) : fold_after(so_far[0], stage);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), holder, at);
     }
     return so_far[0];
   }
@@ -223,6 +227,12 @@ class gradient_norm {
   // The sum of squares of the table's parameters, in order, added to what those before them have.
   [[nodiscard]] double fold_after(double squares) const noexcept {
     for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
+    return squares;
+  }
+  // Of one stage's parameters alone.
+  [[nodiscard]] double fold_after(double squares, std::size_t stage) const noexcept {
+    for (std::size_t p = 0; p < table_.parameters(); ++p)
+      if (table_.stage_of(p) == stage) squares += table_.fold(p, memory_);
     return squares;
   }
 

@@ -16,6 +16,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
@@ -65,6 +66,23 @@ class norm_table {
   /// than any memory holds.
   std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
+  /// Parameters that are added from now on are of this stage of a pipeline.
+  void begin_stage(std::size_t number) noexcept { stage_ = number; }
+  /// Finds which of the ranks of `ranks`, a pipeline, holds which stage, where ranks may hold several: all parameters
+  /// are then folded in the order of the stages. Collective over them.
+  template <can_all_reduce<std::uint64_t> Group>
+  void find_holders(const Group& ranks, where at = where::current()) {
+    std::uint64_t stages[1] = {0};
+    for (const table_range& each : parameters_) stages[0] = greater_of<std::uint64_t>(stages[0], each.stage + 1);
+    if (ranks.size() > 1) control_of(ranks).all_reduce(std::span<std::uint64_t>(stages), maximum, at);
+    std::vector<std::uint64_t> held(static_cast<std::size_t>(stages[0]));  // by a rank, from 1
+    for (const table_range& each : parameters_) held[each.stage] = static_cast<std::uint64_t>(ranks.rank()) + 1;
+    if (ranks.size() > 1) control_of(ranks).all_reduce(std::span<std::uint64_t>(held), maximum, at);
+    holders_.assign(held.begin(), held.end());
+  }
+  /// The rank that holds each stage, from 1; 0 where that has no parameters. Empty: rank r holds stage r.
+  [[nodiscard]] std::span<const std::uint64_t> holders() const noexcept { return holders_; }
+
   /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
   /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
@@ -95,11 +113,13 @@ class norm_table {
 
   /// Sum of squares of one parameter, its entries added in order.
   [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
+  [[nodiscard]] std::size_t stage_of(std::size_t parameter) const noexcept { return parameters_[parameter].stage; }
 
  private:
   struct table_range {
     std::size_t first = 0;
     std::size_t count = 0;
+    std::size_t stage = 0;  // of a parameter
   };
 
   // The smallest unit with which whole parameters need at most `most_entries`.
@@ -107,6 +127,8 @@ class norm_table {
 
   std::vector<table_range> parameters_;  // their parts
   std::vector<table_range> parts_;       // their first entry and their elements
+  std::vector<std::uint64_t> holders_;
+  std::size_t stage_ = 0;
   std::size_t entries_ = 0;
   ownership_unit unit_;
   std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters

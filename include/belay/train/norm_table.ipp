@@ -21,9 +21,9 @@ BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_element
            std::to_string(part_elements.size()) + " parts, is";
   };
   static_cast<void>(elements.value(words, at));
-  parameters_.push_back({parts_.size(), part_elements.size()});
+  parameters_.push_back({parts_.size(), part_elements.size(), stage_});
   for (std::size_t part : part_elements) {
-    parts_.push_back({entries_, part});
+    parts_.push_back({entries_, part, stage_});
     entries_ += unit_.count(part);
   }
   for (unsigned k = 0; k < sums_.size(); ++k)

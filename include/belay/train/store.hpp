@@ -480,6 +480,7 @@ class parameter_store final : public participant {
       found.stored.gradients = model.borrowed_gradients();
     }
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    if constexpr (lists_stages<Model>) found.norm.find_holders(mesh.pipeline(), at);
     return found;
   }
   template <class... Parts>
@@ -502,7 +503,7 @@ class parameter_store final : public participant {
                    std::size_t whole_below, where at) {
     const parameter_layers layers(model);
     std::string before;  // the name of the last parameter
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+    const auto add = [&]<class Parameter>(Parameter& parameter) {
       if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
         throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
                               ", which is not the one before it in for_each_parameter",
@@ -539,7 +540,15 @@ class parameter_store final : public participant {
         found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
-    });
+    };
+    if constexpr (lists_stages<Model>) {
+      model.for_each_stage([&](std::size_t stage, auto& part) {
+        found.norm.begin_stage(stage);
+        part.for_each_parameter(add);
+      });
+    } else {
+      model.for_each_parameter(add);
+    }
   }
   void expect_names_apart(where at) const;
   void compare_along_tensor(where at);

@@ -13,7 +13,7 @@ namespace laws {
 /// A setting: of each column the number of its value, below `most_values`.
 template <std::size_t Columns>
 using setting_row = std::array<unsigned, Columns>;
-inline constexpr std::size_t most_values = 8;
+inline constexpr std::size_t most_values = 16;
 
 /// Which values of two columns meet in the rows that were added.
 template <std::size_t Columns>
