@@ -23419,7 +23419,9 @@ class exchange_core : public participant {
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current());
   /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
   /// over memory of the device where kernels move rows: nobody clears that between steps.
-  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept;
+  void prepare(std::size_t first_layer, expert_statistics statistics);
+  /// Of a rank whose layers do not follow each other: its entry l is of `layers[l]`, one of a kind for each.
+  void prepare(std::span<const std::size_t> layers, expert_statistics statistics);
 
   /// Begins a step: zeroes statistics, and frees slots whose handles were lost in the last step. In checked builds it
   /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
@@ -23475,13 +23477,14 @@ class exchange_core : public participant {
   /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.
   void expect_dispatch(const char* layer, std::size_t experts, std::size_t k, where at) const;
 
+  /// The statistics' entry of a layer, by `frame.layer_index()`; beyond them where there is none.
+  [[nodiscard]] std::size_t entry_of(std::size_t layer) const noexcept;
   /// A communication that begins after `ready` and keeps what it needs.
   [[nodiscard]] start_order order_after(const stream_event& ready, where at) const;
 
   symmetric_heap<belay::group>* heap_;
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
-  std::size_t first_layer_ = 0;
   std::shared_ptr<row_moves> moves_;  // a communication that is under way keeps it
 
  private:
@@ -23493,6 +23496,7 @@ class exchange_core : public participant {
   expert_shape shape_;
   std::size_t element_bytes_;
   row_transport by_;
+  std::vector<std::size_t> layers_;  // by entry of the statistics
   participation part_ = participation::unasked;
 };
 
@@ -23692,9 +23696,18 @@ BELAY_DECL void exchange_core::prepare(std::size_t first_layer, std::size_t laye
                                        where at) {
   prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
 }
-BELAY_DECL void exchange_core::prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
+BELAY_DECL void exchange_core::prepare(std::size_t first_layer, expert_statistics statistics) {
+  std::vector<std::size_t> layers(statistics.layers());
+  std::iota(layers.begin(), layers.end(), first_layer);
+  prepare(layers, std::move(statistics));
+}
+BELAY_DECL void exchange_core::prepare(std::span<const std::size_t> layers, expert_statistics statistics) {
+  layers_.assign(layers.begin(), layers.end());
   moves_->statistics = std::move(statistics);
-  first_layer_ = first_layer;
+}
+BELAY_DECL std::size_t exchange_core::entry_of(std::size_t layer) const noexcept {
+  const auto found = std::find(layers_.begin(), layers_.end(), layer);
+  return found != layers_.end() ? static_cast<std::size_t>(found - layers_.begin()) : std::max(layer, layers_.size());
 }
 
 BELAY_DECL void exchange_core::begin_step(where at) {
@@ -24445,7 +24458,7 @@ struct row_move {
 };
 
 /// One rank of an expert group, for rows of T. All ranks of the group make the same calls in the same order. One
-/// exchange serves all layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other
+/// exchange serves all layers of a rank, and allocates nothing after `prepare`. The heap outlives it and has no other
 /// user.
 template <class T>
 class expert_exchange final : public exchange_core {
@@ -24617,7 +24630,7 @@ class expert_exchange final : public exchange_core {
 
   template <class Frame>
   void record(Frame& frame, const routing<number>& routed, where at) {
-    const std::size_t layer = frame.layer_index() - first_layer_, micro_batch = frame.micro_batch();
+    const std::size_t layer = entry_of(frame.layer_index()), micro_batch = frame.micro_batch();
     if constexpr (moves_rows_by_kernels<Frame>)
       statistics().record_in(frame, layer, micro_batch, routed, at);
     else
@@ -31433,17 +31446,12 @@ class pipeline {
                where at = where::current()) {
     if constexpr (runs_as_network<Network, Engine, T, Rank, Input>()) {
       runner_.expect_stages(stages.size(), at);
-      using layer_type = typename layers_of<Network>::layer_type;
-      std::optional<observed<Engine, layer_type, view<const T, Rank>>> last;  // of the stage before, on this rank
-      for (std::size_t stage = 0; stage < table().stages(); ++stage) {
+      for (std::size_t stage = 0, end = 0; stage < table().stages(); stage = end) {
+        end = stage + 1;
         if (!runner_.holds(stage)) continue;
-        auto& own = *stages[table().chunk_of(stage)];
-        own.expect_part(place(table().chunk_of(stage)), at);
-        const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, own, stage, x, last, see, at); };
-        if (stage > 0 && runner_.holds(stage - 1)) {
-          if (!last) throw usage_error("a stage without layers is followed by another one of its rank", at);
-          from_layers(last->out(at));
-        } else if (stage > 0) {
+        while (end < table().stages() && runner_.holds(end)) ++end;
+        const auto from_layers = [&](view<const T, Rank> x) { observe_stages(pass, stages, stage, end, x, see, at); };
+        if (stage > 0) {
           typed_engine<Engine, T, Wire> engine(pass.engine());
           tensor_between_stages incoming;
           const extents<Rank> shape = boundary_of(input.shape());
@@ -31451,6 +31459,8 @@ class pipeline {
           from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
           incoming.release(engine);
         } else if constexpr (offers_first<Network>) {
+          auto& own = *stages[table().chunk_of(stage)];
+          own.expect_part(place(table().chunk_of(stage)), at);
           const auto embedded = belay::observe(pass, own.network().first(), input, at);
           from_layers(embedded.out(at));
         } else {
@@ -31516,21 +31526,27 @@ class pipeline {
     runner_.run(engine, computes, at);
   }
 
-  // `last` keeps the output for a next stage on this rank, and that of the stage before while its layers run.
-  template <class Pass, class Network, class Activations, class Observed, class See>
-  void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, std::size_t number,
-                      view<const T, Rank> x, std::optional<Observed>& last, See& see, where at) {
-    for (auto& layer : stage.network().layers()) {
-      auto next = belay::observe(pass, layer, x, at);
-      x = next.out(at);
-      last = std::move(next);
+  // The layers of stages [first, end), which follow each other on this rank.
+  template <class Pass, class Stage, class See>
+  void observe_stages(const Pass& pass, stages_of_rank<Stage> stages, std::size_t first, std::size_t end,
+                      view<const T, Rank> x, See& see, where at) {
+    using network_type = typename Stage::network_type;
+    using layer_type = typename layers_of<network_type>::layer_type;
+    std::optional<observed<typename Pass::engine_type, layer_type, view<const T, Rank>>> last;
+    for (std::size_t stage = first; stage < end; ++stage) {
+      Stage& own = *stages[table().chunk_of(stage)];
+      own.expect_part(place(table().chunk_of(stage)), at);
+      for (auto& layer : own.network().layers()) {
+        auto next = belay::observe(pass, layer, x, at);
+        x = next.out(at);
+        last = std::move(next);
+      }
     }
-    if (number + 1 < table().stages()) {
-      if (runner_.holds(number + 1)) return;
+    if (end < table().stages()) {
       typed_engine<typename Pass::engine_type, T, Wire> engine(pass.engine());
-      runner_.send_in_pass(engine, number, {x.data(), x.size()}, at);
-    } else if constexpr (offers_last<Network>) {
-      see(belay::observe(pass, stage.network().last(), x, at).out(at));
+      runner_.send_in_pass(engine, end - 1, {x.data(), x.size()}, at);
+    } else if constexpr (offers_last<network_type>) {
+      see(belay::observe(pass, stages[table().chunk_of(end - 1)]->network().last(), x, at).out(at));
     } else {
       see(x);
     }
@@ -34362,15 +34378,22 @@ class timeline_player {
                             std::to_string(backward.size()),
                         at);
     }
-    return walk(
-        [&](std::size_t rank, const action& now) {
-          const std::size_t stage = table_->stage(rank, now.chunk);
-          if (now.kind == action_kind::forward) return forward[stage];
-          if (now.kind == action_kind::backward) return backward[stage];
+    return play_times(
+        [&](std::size_t stage, action_kind kind) {
+          if (kind == action_kind::forward) return forward[stage];
+          if (kind == action_kind::backward) return backward[stage];
           const Time half = backward[stage] / 2;
-          return now.kind == action_kind::input_gradient ? half : backward[stage] - half;
+          return kind == action_kind::input_gradient ? half : backward[stage] - half;
         },
-        Time{}, {}, watch);
+        watch);
+  }
+
+  /// The timeline where one micro-batch takes `takes(stage, kind)`, with `watch` as above. The result is valid until
+  /// the next call.
+  template <class Takes, class Watch>
+  constexpr const timeline_result<per_rank>& play_times(const Takes& takes, Watch& watch) {
+    return walk([&](std::size_t rank, const action& now) { return takes(table_->stage(rank, now.chunk), now.kind); },
+                Time{}, {}, watch);
   }
 
   /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.
@@ -40658,6 +40681,12 @@ concept lists_parameters = requires(M& model, any_visitor visit) { model.for_eac
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
+/// The model of a rank that holds several stages of a pipeline: it calls `visit(number, part)` for each, by chunk, of
+/// which the parts' parameters are the model's, in its order. The norm of gradients adds squares by stage, so that it
+/// has the same bits wherever stages lie.
+template <class M>
+concept lists_stages = lists_parameters<M> && requires(M& model) { model.for_each_stage([](std::size_t, auto&) {}); };
+
 /// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
 /// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
 /// lists; a parameter that none of them lists is a layer of its own, with those that follow it.
@@ -41378,6 +41407,23 @@ class norm_table {
   /// than any memory holds.
   std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
+  /// Parameters that are added from now on are of this stage of a pipeline.
+  void begin_stage(std::size_t number) noexcept { stage_ = number; }
+  /// Finds which of the ranks of `ranks`, a pipeline, holds which stage, where ranks may hold several: all parameters
+  /// are then folded in the order of the stages. Collective over them.
+  template <can_all_reduce<std::uint64_t> Group>
+  void find_holders(const Group& ranks, where at = where::current()) {
+    std::uint64_t stages[1] = {0};
+    for (const table_range& each : parameters_) stages[0] = greater_of<std::uint64_t>(stages[0], each.stage + 1);
+    if (ranks.size() > 1) control_of(ranks).all_reduce(std::span<std::uint64_t>(stages), maximum, at);
+    std::vector<std::uint64_t> held(static_cast<std::size_t>(stages[0]));  // by a rank, from 1
+    for (const table_range& each : parameters_) held[each.stage] = static_cast<std::uint64_t>(ranks.rank()) + 1;
+    if (ranks.size() > 1) control_of(ranks).all_reduce(std::span<std::uint64_t>(held), maximum, at);
+    holders_.assign(held.begin(), held.end());
+  }
+  /// The rank that holds each stage, from 1; 0 where that has no parameters. Empty: rank r holds stage r.
+  [[nodiscard]] std::span<const std::uint64_t> holders() const noexcept { return holders_; }
+
   /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
   /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
@@ -41408,11 +41454,13 @@ class norm_table {
 
   /// Sum of squares of one parameter, its entries added in order.
   [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
+  [[nodiscard]] std::size_t stage_of(std::size_t parameter) const noexcept { return parameters_[parameter].stage; }
 
  private:
   struct table_range {
     std::size_t first = 0;
     std::size_t count = 0;
+    std::size_t stage = 0;  // of a parameter
   };
 
   // The smallest unit with which whole parameters need at most `most_entries`.
@@ -41420,6 +41468,8 @@ class norm_table {
 
   std::vector<table_range> parameters_;  // their parts
   std::vector<table_range> parts_;       // their first entry and their elements
+  std::vector<std::uint64_t> holders_;
+  std::size_t stage_ = 0;
   std::size_t entries_ = 0;
   ownership_unit unit_;
   std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
@@ -41441,9 +41491,9 @@ BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_element
            std::to_string(part_elements.size()) + " parts, is";
   };
   static_cast<void>(elements.value(words, at));
-  parameters_.push_back({parts_.size(), part_elements.size()});
+  parameters_.push_back({parts_.size(), part_elements.size(), stage_});
   for (std::size_t part : part_elements) {
-    parts_.push_back({entries_, part});
+    parts_.push_back({entries_, part, stage_});
     entries_ += unit_.count(part);
   }
   for (unsigned k = 0; k < sums_.size(); ++k)
@@ -41556,8 +41606,8 @@ class gradient_norm {
     return fold_after(0);
   }
   /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
-  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
-  /// one table.
+  /// summed over `plane`, the ranks that hold the same parameters. Parameters are folded in the order of the stages,
+  /// with the bits of one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, nullptr, at);
@@ -41584,9 +41634,13 @@ class gradient_norm {
   template <class Stages>
   [[nodiscard]] double fold_along(Stages&& stages, where at) const {
     double so_far[1] = {0};
-    for (int stage = 0; stage < stages.size(); ++stage) {
-      if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
+    const std::span<const std::uint64_t> holders = table_.holders();
+    const std::size_t count = holders.empty() ? static_cast<std::size_t>(stages.size()) : holders.size();
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      const int holder = static_cast<int>(holders.empty() ? stage : holders[stage] - 1);
+      if (holder < 0) continue;
+      if (holder == stages.rank()) so_far[0] = holders.empty() ? fold_after(so_far[0]) : fold_after(so_far[0], stage);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), holder, at);
     }
     return so_far[0];
   }
@@ -41664,6 +41718,12 @@ class gradient_norm {
   // The sum of squares of the table's parameters, in order, added to what those before them have.
   [[nodiscard]] double fold_after(double squares) const noexcept {
     for (std::size_t p = 0; p < table_.parameters(); ++p) squares += table_.fold(p, memory_);
+    return squares;
+  }
+  // Of one stage's parameters alone.
+  [[nodiscard]] double fold_after(double squares, std::size_t stage) const noexcept {
+    for (std::size_t p = 0; p < table_.parameters(); ++p)
+      if (table_.stage_of(p) == stage) squares += table_.fold(p, memory_);
     return squares;
   }
 
@@ -43672,6 +43732,7 @@ class parameter_store final : public participant {
       found.stored.gradients = model.borrowed_gradients();
     }
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    if constexpr (lists_stages<Model>) found.norm.find_holders(mesh.pipeline(), at);
     return found;
   }
   template <class... Parts>
@@ -43694,7 +43755,7 @@ class parameter_store final : public participant {
                    std::size_t whole_below, where at) {
     const parameter_layers layers(model);
     std::string before;  // the name of the last parameter
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+    const auto add = [&]<class Parameter>(Parameter& parameter) {
       if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
         throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
                               ", which is not the one before it in for_each_parameter",
@@ -43731,7 +43792,15 @@ class parameter_store final : public participant {
         found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
-    });
+    };
+    if constexpr (lists_stages<Model>) {
+      model.for_each_stage([&](std::size_t stage, auto& part) {
+        found.norm.begin_stage(stage);
+        part.for_each_parameter(add);
+      });
+    } else {
+      model.for_each_parameter(add);
+    }
   }
   void expect_names_apart(where at) const;
   void compare_along_tensor(where at);

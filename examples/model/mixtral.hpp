@@ -80,8 +80,8 @@ struct model_part {
                                    std::to_string(layers.size()) + " parts of " + std::to_string(all) + " together",
                                belay::where::current());
     }
-    const std::size_t first = std::accumulate(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(index),
-                                              std::size_t{0});
+    const std::size_t first =
+        std::accumulate(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(index), std::size_t{0});
     return {first, layers[index], index == 0 ? with_embedding::yes : with_embedding::no,
             index + 1 == layers.size() ? with_head::yes : with_head::no, index};
   }

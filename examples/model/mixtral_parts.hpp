@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The parts of a Mixtral that one rank holds: those stages of a pipeline that are its chunks. Together they are a model,
-// which has parameters, layers, and perhaps the embedding or the head.
+// The parts of a Mixtral that one rank holds: those stages of a pipeline that are its chunks. Together they are a
+// model, which has parameters, layers, and perhaps the embedding or the head.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class mixtral_parts {
   [[nodiscard]] auto& last() { return std::ranges::find_if(parts_, &part_type::has_head)->last(); }
   /// All layers, part by part; and their numbers in the whole model.
   [[nodiscard]] auto layers() {
-    return parts_ | std::views::transform([](part_type& part) -> auto& { return part.layers(); }) | std::views::join;
+    return parts_ | std::views::transform([](part_type & part) -> auto& { return part.layers(); }) | std::views::join;
   }
   [[nodiscard]] std::vector<std::size_t> layer_numbers() {
     std::vector<std::size_t> out;

@@ -63,9 +63,8 @@ bool keeps_all_micro_batches(const options& run) {
 
 void add_activations(change_list& out, const options& run) {
   if (run.mesh.pipeline > 1 && keeps_all_micro_batches(run))
-    out.add("--schedule 1f1b", "fewer micro-batches are in flight", [](options& one) {
-      one.schedule = "1f1b", one.schedule_text = {}, one.stage_layers = {};
-    });
+    out.add("--schedule 1f1b", "fewer micro-batches are in flight",
+            [](options& one) { one.schedule = "1f1b", one.schedule_text = {}, one.stage_layers = {}; });
   if (run.recompute == recompute_kind::none)
     out.add("--recompute selective", "of the attention, activations keep only its output",
             [](options& one) { one.recompute = recompute_kind::selective; });

@@ -2,8 +2,8 @@
 //
 // Values of flags that are more than a word or a number.
 #include <algorithm>
-#include <iterator>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>

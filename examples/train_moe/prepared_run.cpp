@@ -200,8 +200,17 @@ belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehe
   return plan;
 }
 
+// "schedule interleaved:2: 2 stages a rank, layers of the stages 1,1,1,1"
+std::string schedule_text(const options& run) {
+  const belay::schedule::dynamic_table table = schedule_of(run);
+  return "schedule " + belay::printable(run.schedule) + ": " + std::to_string(table.chunks()) +
+         (table.chunks() == 1 ? " stage" : " stages") + " a rank, layers of the stages " +
+         layers_text(layers_of_stages(run, table.stages())) + "\n";
+}
+
 std::string plan_text(const command_line& line, const belay::rehearsal_result& plan) {
-  return plan.text(launch_options_of(line.run)) + propose_offload(line.run, plan.plan, {}).text() + "\n";
+  return schedule_text(line.run) + plan.text(launch_options_of(line.run)) +
+         propose_offload(line.run, plan.plan, {}).text() + "\n";
 }
 
 // The plan before any device is asked. Threads that turn out to have a device each are planned anew, as such.

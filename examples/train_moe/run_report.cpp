@@ -14,6 +14,20 @@
 
 namespace train_moe {
 
+namespace {
+
+// Of a compute.
+belay::report_action::pass_kind kind_of(const belay::schedule::action& each) {
+  using belay::schedule::action_kind;
+  using pass_kind = belay::report_action::pass_kind;
+  return each.kind == action_kind::forward           ? pass_kind::forward
+         : each.kind == action_kind::input_gradient  ? pass_kind::input_gradient
+         : each.kind == action_kind::weight_gradient ? pass_kind::weight_gradient
+                                                     : pass_kind::backward;
+}
+
+}  // namespace
+
 std::string reason_of(const std::exception& problem) {
   std::string out = input::problem_text(problem);
   if (const auto* const ours = dynamic_cast<const belay::error*>(&problem); ours != nullptr && ours->at().line > 0)
@@ -89,22 +103,18 @@ void run_report::read_bytes(const belay::step_report& printed) {
 void run_report::read_schedules(std::span<const double> shared) {
   executed_.clear(), planned_.clear(), moments_.clear(), moment_live_.clear();
   if (!record_.any()) return;
-  using pass_kind = belay::report_action::pass_kind;
-  const auto kind_of = [](const belay::schedule::action& each) {
-    return each.kind == belay::schedule::action_kind::forward ? pass_kind::forward : pass_kind::backward;
-  };
   const bool known = !belay::is_nan(shared[table_->of_rank(0, report_table::bubble)]);  // else of a device
   for (std::size_t rank = 0; rank < schedule_->ranks() && known; ++rank) {
     std::size_t number = 0;
     for (const belay::schedule::action& next : schedule_->actions(rank)) {
       if (!next.is_exchange())
         executed_.push_back({rank, next.micro_batch, kind_of(next), 1e-9 * record_.begin(rank, number),
-                             1e-9 * record_.end(rank, number)});
+                             1e-9 * record_.end(rank, number), next.chunk});
       ++number;
     }
   }
   auto watch = [&](std::size_t rank, const belay::schedule::action& next, double begin, double end) {
-    planned_.push_back({rank, next.micro_batch, kind_of(next), begin, end});
+    planned_.push_back({rank, next.micro_batch, kind_of(next), begin, end, next.chunk});
   };
   if (known) player_->play_times(stage_seconds{&*table_, shared, ranks_of_stage_}, watch);
   const std::size_t moments = record_.moments_of(schedule_->actions(shown_rank_ / ranks_of_stage_).size());

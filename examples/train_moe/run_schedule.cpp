@@ -41,10 +41,10 @@ std::size_t row_of(const options& run, std::size_t rank) {
 schedule::dynamic_table from_file(const options& run, std::size_t ranks, std::size_t micro_batches) {
   schedule::dynamic_table table = schedule::from_csv(run.schedule_text, {});
   if (table.ranks() != ranks || table.micro_batches() != micro_batches)
-    throw input_error("a table of " + std::to_string(table.ranks()) + " ranks and " +
-                      std::to_string(table.micro_batches()) + " micro-batches, and the run has pp=" +
-                      std::to_string(ranks) + " and " + std::to_string(micro_batches) +
-                      " micro-batches in each pipeline: give --mesh and --micro-batches that fit it");
+    throw input_error(
+        "a table of " + std::to_string(table.ranks()) + " ranks and " + std::to_string(table.micro_batches()) +
+        " micro-batches, and the run has pp=" + std::to_string(ranks) + " and " + std::to_string(micro_batches) +
+        " micro-batches in each pipeline: give --mesh and --micro-batches that fit it");
   const auto proven = belay::proof(table);
   if (!proven.valid())
     throw input_error("row " + std::to_string(row_of(run, table.rank_of(proven.reason.stage))) + ": " +

@@ -13,8 +13,7 @@ namespace train_moe {
 
 step_record::step_record(const options& settings, rank_run& run) {
   const belay::schedule::dynamic_table table = schedule_of(settings);
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank)
-    actions_ = std::max(actions_, table.actions(rank).size());
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank) actions_ = std::max(actions_, table.actions(rank).size());
   if (2 * actions_ * table.ranks() > most_numbers) actions_ = 0;
   if (actions_ == 0) return;
   const std::size_t moments = std::min(actions_, most_moments) + 1;  // and after the step

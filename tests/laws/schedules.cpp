@@ -34,13 +34,7 @@ struct breadth_first_in_v {
 };
 
 const std::vector<std::string> schedules{
-    "gpipe",
-    "interleaved:2",
-    "interleaved:2:4",
-    "interleaved:3",
-    "bfs:2",
-    "bfs:3",
-    "v.csv",
+    "gpipe", "interleaved:2", "interleaved:2:4", "interleaved:3", "bfs:2", "bfs:3", "v.csv",
 };
 
 constexpr std::size_t layers = 6;
@@ -69,8 +63,8 @@ std::optional<options> run_of(const row_type& row) {
   run.mesh = {ranks, row[2] == 1 ? 2 : 1, row[2] == 2 ? 2 : 1, 1};
   run.schedule = schedules[row[0]];
   if (run.schedule == "v.csv")
-    run.schedule_text = schedule::to_csv(schedule::generate(
-        breadth_first_in_v{}, static_cast<std::size_t>(ranks), batch_shape(run).micro_batches));
+    run.schedule_text = schedule::to_csv(
+        schedule::generate(breadth_first_in_v{}, static_cast<std::size_t>(ranks), batch_shape(run).micro_batches));
   run.zero = static_cast<belay::zero_stage>(row[3]);
   run.recompute = static_cast<recompute_kind>(row[4]);
   if (row[5] == 1) run.activation_tier = tier::host;

@@ -44,7 +44,7 @@ class schedule_folder : public folder {
 
 TEST_CASE("evaluations, rollouts and curves are those of one rank, wherever the stages lie") {
   const schedule_folder in;
-  const words flags{"--model",  in.file("model.json"),     "--steps", "4",
+  const words flags{"--model",  in.file("model.json"),      "--steps", "4",
                     "--phases", "train=2,eval=1,rollout=2", "--eval",  in.file("text")};
   const outcome alone = run(in, joined(flags, {"--mesh", "pp=1"}));
   REQUIRE(alone.steps.size() == 4);
@@ -92,5 +92,25 @@ TEST_CASE("a checkpoint of one schedule goes on under another, and the summary s
     CHECK(second.steps[s]["loss"] == whole.steps[2 + s]["loss"]);
     CHECK(third.steps[s]["loss"] == whole.steps[4 + s]["loss"]);
     CHECK(third.steps[s]["grad_norm"] == whole.steps[4 + s]["grad_norm"]);
+  }
+}
+
+TEST_CASE("a schedule that the run cannot have ends it with 2 before anything runs") {
+  const schedule_folder in;
+  std::ofstream(in.file("cut.csv")) << turned_table().substr(0, 100);
+  for (const words& flags : std::vector<words>{{"--schedule", "interleaved"},
+                                               {"--schedule", "interleaved:3"},    // 6 stages of 4 layers
+                                               {"--schedule", "interleaved:2:1"},  // for two ranks
+                                               {"--schedule", "dualpipe-v", "--micro-batches", "3"},
+                                               {"--schedule", in.file("cut.csv")},
+                                               {"--schedule", in.file("turned.csv"), "--micro-batches", "8"},
+                                               {"--schedule", "nowhere.csv"},
+                                               {"--stage-layers", "1,2"},
+                                               {"--stage-layers", "1,3,"},
+                                               {"--stage-layers", "1,1,2"}}) {
+    CAPTURE(flags[1]);
+    const outcome got = run(in, joined({"--model", in.file("model.json"), "--mesh", "pp=2"}, flags));
+    CHECK(got.code == 2);
+    CHECK(got.steps.empty());
   }
 }

@@ -220,13 +220,6 @@ TEST_CASE("flags that make no sense are refused with the flag and what would wor
                                                         {"--expert-capacity", "nan"},
                                                         {"--lr", "-1"},
                                                         {"--schedule", "zigzag"},
-                                                        {"--schedule", "interleaved"},
-                                                        {"--schedule", "interleaved:3"},    // 6 stages of 4 layers
-                                                        {"--schedule", "interleaved:2:1"},  // for two ranks
-                                                        {"--schedule", "nowhere.csv"},
-                                                        {"--stage-layers", "1,2"},
-                                                        {"--stage-layers", "1,3,"},
-                                                        {"--stage-layers", "1,1,2"},
                                                         {"--zero", "4"},
                                                         {"--recompute", "some"},
                                                         {"--model", "/nowhere.json"},

@@ -199,6 +199,32 @@ TEST_CASE("rows of a pipeline have the names of their stages, and its times are 
     CHECK(count(text, time) == 1);
 }
 
+TEST_CASE("of ranks that hold several stages a row is a rank, and halves of backwards have colours of their own") {
+  const folder here;
+  made_run run(1, 2, 0, 0);
+  for (belay::report_action& each : run.executed) {
+    using pass_kind = belay::report_action::pass_kind;
+    each.chunk = each.micro_batch % 2;
+    if (each.what == pass_kind::backward)
+      each.what = each.chunk == 0 ? pass_kind::input_gradient : pass_kind::weight_gradient;
+  }
+  run.planned.clear();
+  belay::report_folder to(here.path, belay::report_start::afresh);
+  belay::report_page page(to, run.subject);
+  page.add(run.at(1));
+  std::string text = content(to.page_path());
+  text = text.substr(text.find("Pipeline of step 1"));
+  text = text.substr(0, text.find("</figure>"));
+  CHECK(count(text, "%\">rank 1</span>") == 1);
+  CHECK(count(text, "later stages are lighter") == 1);
+  CHECK(count(text, "<path class=\"action c0\"") == 1);
+  CHECK(count(text, "<path class=\"action c0 later\"") == 1);
+  CHECK(count(text, "<path class=\"action c13\"") == 1);
+  CHECK(count(text, "<path class=\"action c4 later\"") == 1);
+  CHECK(count(text, ">backward</span>") == 0);
+  CHECK(count(text, ">weight gradient</span>") == 1);
+}
+
 TEST_CASE("numbers that cannot be are as wide as others") {
   char room[64];
   const auto written = [&](double share) {

@@ -74,11 +74,13 @@ TEST_CASE("a schedule that the run cannot have is refused with what would work")
   };
   for (const auto& [run, part] : std::vector<std::pair<options, std::string>>{
            {run_of(2, "zigzag"), "'zigzag' is no schedule; there are gpipe, 1f1b, interleaved:V[:G]"},
-           {few, "--schedule dualpipe-v on pp=2 needs at least 4 micro-batches in each pipeline, and --micro-batches 6 "
-                 "with dp=2 gives 3: take --micro-batches 8 or more"},
+           {few,
+            "--schedule dualpipe-v on pp=2 needs at least 4 micro-batches in each pipeline, and --micro-batches 6 "
+            "with dp=2 gives 3: take --micro-batches 8 or more"},
            {run_of(4, "interleaved:2:3"), "--schedule interleaved:2:3: schedule interleaved:2:3 has groups of 3"},
            {run_of(2, "interleaved:3"),
-            "--mesh pp=2 and --schedule interleaved:3, 3 chunks a rank, make 6 stages, and the model has 4 layers: each "
+            "--mesh pp=2 and --schedule interleaved:3, 3 chunks a rank, make 6 stages, and the model has 4 layers: "
+            "each "
             "stage has one; pp times chunks is at most 4"},
            {run_of(5, "1f1b"), "--mesh pp=5 make 5 stages"},
            {with_layers({2, 2}), "--stage-layers 2,2: 2 numbers, and --schedule interleaved:2 on pp=2 has 4 stages"},

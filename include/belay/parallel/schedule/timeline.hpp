@@ -157,13 +157,12 @@ class timeline_player {
         watch);
   }
 
-  /// The timeline where one micro-batch takes `takes(stage, kind)`, with `watch` as above. The result is valid until the
-  /// next call.
+  /// The timeline where one micro-batch takes `takes(stage, kind)`, with `watch` as above. The result is valid until
+  /// the next call.
   template <class Takes, class Watch>
   constexpr const timeline_result<per_rank>& play_times(const Takes& takes, Watch& watch) {
-    return walk(
-        [&](std::size_t rank, const action& now) { return takes(table_->stage(rank, now.chunk), now.kind); }, Time{},
-        {}, watch);
+    return walk([&](std::size_t rank, const action& now) { return takes(table_->stage(rank, now.chunk), now.kind); },
+                Time{}, {}, watch);
   }
 
   /// The timeline with costs of every half of a backward, and tensors that travel as `by` says.

@@ -168,6 +168,7 @@ border:1px solid var(--line);border-radius:8px;padding:10px 12px}
 .plot.timed .y{bottom:22px}
 .plot.stages svg{height:clamp(48px,calc(var(--rows)*22px),352px)}
 path.action{fill:var(--c);stroke:var(--card);stroke-width:1px}
+path.later{fill-opacity:.6}
 .bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 12px;align-items:center}
 .bars i{display:block;height:10px;border-radius:2px;background:var(--c0)}
 .bars div{background:var(--line);border-radius:2px}

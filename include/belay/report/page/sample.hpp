@@ -74,13 +74,15 @@ struct report_tier {
   std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// A forward or backward of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on.
+/// A compute of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on. A backward is an input
+/// gradient and a weight gradient in one.
 struct report_action {
-  std::size_t stage = 0;
+  std::size_t stage = 0;  // or rank, where ranks hold several stages
   std::size_t micro_batch = 0;
-  enum class pass_kind : std::uint8_t { forward, backward } what = pass_kind::forward;
+  enum class pass_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient } what = pass_kind::forward;
   double begin = 0;
   double end = 0;
+  std::size_t chunk = 0;  // which of the rank's stages
 };
 /// After an action of the shown rank: what is leased in the subject's first tier, and obligations that are open.
 struct report_moment {

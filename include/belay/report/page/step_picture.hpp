@@ -81,15 +81,18 @@ class step_picture {
  public:
   explicit step_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
 
-  /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
+  /// Both schedules, a row a stage, or a rank where ranks hold several, from the same beginning and at the same scale,
+  /// which is below the last.
   void schedules(const last_step& last) {
     if (last.executed().empty()) return;
     const double length = greater_of(length_of(last.executed()), length_of(last.planned()));
     if (!(length > 0)) return;
-    *out_ << "<figure><figcaption><b>Pipeline of step " << last.step()
-          << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
-          << "<span class=\"key area c2\">backward</span><span class=\"key area c9\">idle</span></figcaption>\n"
-          << "<div class=\"schedules\">";
+    *out_ << "<figure><figcaption><b>Pipeline of step " << last.step() << "</b> <small>idle time is shaded"
+          << (holds_several(last.executed()) ? ", later stages are lighter" : "") << "</small>";
+    for (const shown_kind& each : shown_kinds)
+      if (has(last.executed(), each.what))
+        *out_ << "<span class=\"key area c" << each.colour << "\">" << each.words << "</span>";
+    *out_ << "<span class=\"key area c9\">idle</span></figcaption>\n<div class=\"schedules\">";
     rows("executed", last.executed(), length, last.planned().empty() ? scale::below : scale::none);
     if (!last.planned().empty()) rows("planned", last.planned(), length, scale::below);
     *out_ << "</div></figure>\n";
@@ -189,16 +192,33 @@ class step_picture {
     return out;
   }
 
+  struct shown_kind {
+    report_action::pass_kind what;
+    std::size_t colour;
+    const char* words;
+  };
+  static constexpr shown_kind shown_kinds[] = {{report_action::pass_kind::forward, 0, "forward"},
+                                               {report_action::pass_kind::backward, 2, "backward"},
+                                               {report_action::pass_kind::input_gradient, 13, "input gradient"},
+                                               {report_action::pass_kind::weight_gradient, 4, "weight gradient"}};
+  [[nodiscard]] static bool has(std::span<const report_action> actions, report_action::pass_kind what) noexcept {
+    return std::ranges::any_of(actions, [what](const report_action& each) { return each.what == what; });
+  }
+  [[nodiscard]] static bool holds_several(std::span<const report_action> actions) noexcept {
+    return std::ranges::any_of(actions, [](const report_action& each) { return each.chunk > 0; });
+  }
+
   enum class scale { none, below };
   void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
     std::size_t stages = 0;
     for (const report_action& each : actions) stages = greater_of(stages, each.stage + 1);
+    const bool several = holds_several(actions);
     const double begin = begin_of(actions);
     *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
           << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
     for (std::size_t stage = 0; stage < stages; stage += (stages + 15) / 16) {
       *out_ << "<span style=\"top:";
-      out_->place(100 * (of(stage) + 0.5) / of(stages)) << "%\">stage " << stage << "</span>";
+      out_->place(100 * (of(stage) + 0.5) / of(stages)) << (several ? "%\">rank " : "%\">stage ") << stage << "</span>";
     }
     *out_ << "</div>";
     plot_.open(label, 1000, 10 * stages);
@@ -210,11 +230,17 @@ class step_picture {
       box(0, (end - begin) / length, stage);
     }
     *out_ << "\"/>";
-    for (const auto kind : {report_action::pass_kind::forward, report_action::pass_kind::backward}) {
-      *out_ << "<path class=\"action c" << (kind == report_action::pass_kind::forward ? 0 : 2) << "\" d=\"";
-      for (const report_action& each : actions)
-        if (each.what == kind) box((each.begin - begin) / length, (each.end - begin) / length, each.stage);
-      *out_ << "\"/>";
+    for (const shown_kind& kind : shown_kinds) {
+      for (const bool later : {false, true}) {
+        const auto shows = [&](const report_action& each) {
+          return each.what == kind.what && (each.chunk > 0) == later;
+        };
+        if (std::ranges::none_of(actions, shows)) continue;
+        *out_ << "<path class=\"action c" << kind.colour << (later ? " later" : "") << "\" d=\"";
+        for (const report_action& each : actions)
+          if (shows(each)) box((each.begin - begin) / length, (each.end - begin) / length, each.stage);
+        *out_ << "\"/>";
+      }
     }
     *out_ << "</svg>";
     if (time == scale::below) times(length);
