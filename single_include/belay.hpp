@@ -25330,9 +25330,9 @@ class pipeline_runner {
 // ---- belay/parallel/proof.hpp
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
-// schedule ends although transfers are not buffered, and how many chunks a rank keeps at most. One function
-// serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
-// practical size fit the compilers' default constexpr limits.
+// schedule ends although transfers are not buffered, how many chunks and bytes a rank keeps at most, and in which
+// slots. One function serves the compiler (static_assert) and start-up. It looks at each action a fixed number of
+// times, so that tables of practical size fit the compilers' default constexpr limits.
 //
 //   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
 //   static_assert(belay::proof(table).complete);
@@ -25376,6 +25376,41 @@ struct play_state {
 [[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
   const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
   return up ? stage + 1 : stage - 1;
+}
+
+/// The way of one payload from a chunk of a rank to another rank, and the micro-batches in the order in which it sends
+/// them. No other way has a part in that order.
+struct message_edge {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  payload what = payload::activation;
+  std::size_t chunk = 0;  // of the sender
+  std::vector<std::size_t> sent;
+
+  friend bool operator==(const message_edge&, const message_edge&) = default;
+};
+
+/// The edges of a table: those of activations by stage, then those of gradients. A stage and the next one on the same
+/// rank have none.
+template <any_table Table>
+[[nodiscard]] std::vector<message_edge> edges_of(const Table& table) {
+  std::vector<message_edge> edges;
+  for (const payload what : {payload::activation, payload::gradient}) {
+    const std::size_t first = what == payload::activation ? 0 : 1;
+    for (std::size_t stage = first; stage + 1 < table.stages() + first; ++stage) {
+      const std::size_t from = table.rank_of(stage), chunk = table.chunk_of(stage);
+      const std::size_t to = table.rank_of(what == payload::activation ? stage + 1 : stage - 1);
+      if (from == to) continue;
+      message_edge& edge = edges.emplace_back(message_edge{from, to, what, chunk, {}});
+      for (const action& now : table.actions(from)) {
+        for (const transfer& moved : now.transfers()) {
+          const bool sends = moved.direction == transfer_direction::send;
+          if (sends && moved.what == what && moved.chunk == chunk) edge.sent.push_back(moved.micro_batch);
+        }
+      }
+    }
+  }
+  return edges;
 }
 
 /// Queues of tensors: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
@@ -25493,7 +25528,12 @@ enum class fault_kind : std::uint8_t {
   backward_twice,
   backward_before_forward,
   backward_out_of_order,
+  input_gradient_twice,
   weight_gradient_missing,
+  weight_gradient_twice,
+  weight_gradient_before_input_gradient,
+  weight_gradient_out_of_order,
+  backward_whole_and_halves,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -25505,19 +25545,21 @@ enum class fault_kind : std::uint8_t {
   send_before_compute,
   // Everything else is right, and the schedule does not end.
   deadlock,
+  // It runs, and a rank keeps more bytes than it has.
+  memory_exceeded,
 };
 
 /// Groups of kinds, in the order in which a proof looks for them.
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
+enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock, memory };
 
 /// The group of a kind.
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
+  if (kind <= fault_kind::backward_whole_and_halves) return fault_class::compute;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
-  return fault_class::deadlock;
+  return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
 }
 
 /// The value of a number that does not apply to a fault.
@@ -25536,10 +25578,19 @@ struct fault {
   transfer_direction direction = transfer_direction::send;
   std::size_t peer = nowhere;
   std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
+  /// For `memory_exceeded` only: the rank, the bytes that it keeps at one time, and those that it has.
+  std::size_t rank = nowhere;
+  std::uint64_t bytes = 0;
+  std::uint64_t budget = 0;
 
   friend constexpr bool operator==(const fault&, const fault&) = default;
 };
 
+}  // namespace schedule
+
+namespace schedule {
+/// Of a `memory_exceeded`: "keeps 1600 bytes on rank 0, which has 450".
+[[nodiscard]] BELAY_DECL std::string explain_memory(const fault& found);
 }  // namespace schedule
 
 /// The fault as one sentence; "" where there is none.
@@ -25547,18 +25598,57 @@ struct fault {
 
 namespace schedule {
 
+/// Bytes that a stage keeps for one micro-batch.
+struct stage_bytes {
+  std::uint64_t for_input_gradient = 0;   ///< from its forward to its input gradient
+  std::uint64_t for_weight_gradient = 0;  ///< from there to its weight gradient; for no time in a whole backward
+  std::uint64_t for_both = 0;             ///< from its forward to its weight gradient
+};
+
+/// Limits of memory: bytes that each stage keeps, and those that each rank has. Without entries there are none.
+struct memory_limits {
+  std::span<const stage_bytes> kept;      ///< of each stage
+  std::span<const std::uint64_t> budget;  ///< of each rank
+};
+
+/// The most bytes that a rank keeps at one time. `of` is a table, or the lists of one.
+template <class Table>
+[[nodiscard]] constexpr std::uint64_t peak_bytes(const Table& of, std::size_t rank, std::span<const stage_bytes> kept) {
+  std::uint64_t now = 0, peak = 0;
+  for (const auto& next : of.actions(rank)) {
+    if (next.kind >= action_kind::exchange) continue;
+    const stage_bytes& bytes = kept[of.stage(rank, next.chunk)];
+    if (next.kind == action_kind::forward) now += bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::input_gradient) now += bytes.for_weight_gradient;
+    if (now > peak) peak = now;
+    if (next.kind == action_kind::input_gradient || next.kind == action_kind::backward) now -= bytes.for_input_gradient;
+    if (next.kind == action_kind::weight_gradient) now -= bytes.for_weight_gradient;
+    if (next.kind == action_kind::weight_gradient || next.kind == action_kind::backward) now -= bytes.for_both;
+  }
+  return peak;
+}
+/// Those of all ranks.
+template <class Table>
+[[nodiscard]] std::vector<std::uint64_t> peak_bytes(const Table& of, std::span<const stage_bytes> kept) {
+  std::vector<std::uint64_t> peaks(of.ranks());
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) peaks[rank] = peak_bytes(of, rank, kept);
+  return peaks;
+}
+
 /// The result of a proof. `PerRank` is std::array for tables of fixed size, std::vector otherwise.
 template <class PerRank>
 struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
   bool deadlock_free = false;  // the schedule ends although a send waits for its receive
+  bool fits = true;            // no rank keeps more bytes than it has
   PerRank peak_activations{};  // per rank: most chunks between forward and (weight) gradient at one time
   std::size_t peak = 0;        // the largest of them
+  PerRank peak_bytes{};        // per rank: most bytes at one time, where the proof has limits
   fault reason;                // the first fault, or fault_kind::none
 
-  /// Whether the schedule runs.
-  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
+  /// Whether the schedule runs, within the limits of its memory.
+  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free && fits; }
 };
 
 /// Computes a `proof_result`. Memory: a byte for each stage and micro-batch, and the order of the transfers.
@@ -25568,10 +25658,12 @@ class prover {
   using storage = typename Table::storage;
   using peaks = typename storage::template per_rank<std::size_t>;
 
-  /// The table outlives it. Tensors travel as `by` says.
-  explicit constexpr prover(const Table& table, transport by = {})
+  /// The table and what `memory` shows outlive it. Tensors travel as `by` says. Throws usage_error where `memory` has
+  /// limits, and not one for each stage and each rank.
+  explicit constexpr prover(const Table& table, transport by = {}, memory_limits memory = {})
       : table_(table),
         by_(by),
+        memory_(memory),
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
@@ -25582,6 +25674,10 @@ class prover {
         moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)),
         next_(storage::template each_stage<std::array<std::uint32_t, 2>>(stages_)) {
     result_.peak_activations = storage::template each_rank<std::size_t>(table.ranks());
+    result_.peak_bytes = result_.peak_activations;
+    if (!limits_memory()) return;
+    if (memory.kept.size() != stages_ || memory.budget.size() != table.ranks())
+      throw usage_error("the memory of a schedule is what each stage keeps, and what each rank has", {});
   }
 
   /// Checks all rules; the result names the first fault.
@@ -25598,6 +25694,9 @@ class prover {
       no_visitor nobody;
       result_.deadlock_free = play(table_, state, nobody, by_);
       if (!result_.deadlock_free) name_waiting(state);
+    }
+    if (well_formed_ && complete_ && limits_memory()) {
+      for (std::size_t rank = 0; rank < table_.ranks(); ++rank) expect_to_fit(rank);
     }
     result_.complete = well_formed_ && complete_;
     result_.matched = well_formed_ && matched_;
@@ -25616,6 +25715,7 @@ class prover {
   static constexpr std::uint8_t forward_done = 1U << 4U;
   static constexpr std::uint8_t input_gradient_done = 1U << 5U;
   static constexpr std::uint8_t weight_gradient_done = 1U << 6U;
+  static constexpr std::uint8_t whole_backward = 1U << 7U;
   static constexpr std::uint8_t backward_done = input_gradient_done | weight_gradient_done;
 
   static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
@@ -25672,29 +25772,39 @@ class prover {
       const bool input = now.kind != action_kind::weight_gradient;
       const bool weight = now.kind != action_kind::input_gradient;
       if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
-        note({fault_kind::backward_twice, stage, batch, i});
+        note({kind_of_repeated(now.kind, before), stage, batch, i});
         continue;
       }
-      if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
+      if (!input && !(before & input_gradient_done)) {
+        note({fault_kind::weight_gradient_before_input_gradient, stage, batch, i});
+      } else if (!(before & forward_done)) {
         note({fault_kind::backward_before_forward, stage, batch, i});
       } else if (weight) {
         --live;
       }
       std::uint32_t* const next = next_.data()[stage].data();  // the lowest micro-batches that may come next
-      if ((input && batch < next[0]) || (weight && batch < next[1])) {
-        note({fault_kind::backward_out_of_order, stage, batch, i});
-      }
+      if (input && batch < next[0]) note({fault_kind::backward_out_of_order, stage, batch, i});
+      if (!input && batch < next[1]) note({fault_kind::weight_gradient_out_of_order, stage, batch, i});
       if (input && stage + 1 < stages_ &&
           !has_input(rank, before, received_gradient, done + micro_batches_, stage + 1, input_gradient_done)) {
         note({fault_kind::backward_before_receive, stage, batch, i});
       }
       if (input) next[0] = static_cast<std::uint32_t>(batch + 1);
       if (weight) next[1] = static_cast<std::uint32_t>(batch + 1);
-      *done =
-          static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
+      *done = static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) |
+                                        (weight ? weight_gradient_done : 0) | (input && weight ? whole_backward : 0));
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Of a backward or a half that was run before, as one or in halves.
+  [[nodiscard]] static constexpr fault_kind kind_of_repeated(action_kind now, std::uint8_t before) {
+    const bool was_whole = (before & whole_backward) != 0, is_whole = now == action_kind::backward;
+    if (was_whole != is_whole) return fault_kind::backward_whole_and_halves;
+    return is_whole                             ? fault_kind::backward_twice
+           : now == action_kind::input_gradient ? fault_kind::input_gradient_twice
+                                                : fault_kind::weight_gradient_twice;
   }
 
   // Whether a compute has what it takes: received, or made by the neighbouring stage, where the rank has that too.
@@ -25714,6 +25824,20 @@ class prover {
                                                            : fault_kind::backward_missing,
             stage, batch, nowhere});
     }
+  }
+
+  [[nodiscard]] constexpr bool limits_memory() const { return !memory_.kept.empty() || !memory_.budget.empty(); }
+
+  constexpr void expect_to_fit(std::size_t rank) {
+    const std::uint64_t bytes = schedule::peak_bytes(table_, rank, memory_.kept);
+    result_.peak_bytes.data()[rank] = static_cast<std::size_t>(bytes);
+    if (bytes <= memory_.budget[rank]) return;
+    result_.fits = false;
+    fault found{fault_kind::memory_exceeded};
+    found.rank = rank;
+    found.bytes = bytes;
+    found.budget = memory_.budget[rank];
+    note(found);
   }
 
   constexpr void walk_group(std::size_t rank, const action& now, std::size_t index) {
@@ -25798,6 +25922,7 @@ class prover {
 
   const Table& table_;
   transport by_;
+  memory_limits memory_;
   std::size_t stages_;
   std::size_t micro_batches_;
   bool well_formed_ = true;
@@ -25809,6 +25934,87 @@ class prover {
   typename storage::template per_stage<std::array<std::uint32_t, 2>> next_;  // input and weight gradient that may come
   proof_result<peaks> result_;
 };
+
+/// A part of what a stage keeps of a micro-batch: what its input gradient alone takes, what its weight gradient takes
+/// too, and what the input gradient leaves for the weight gradient. A whole backward ends the first two, and leaves
+/// nothing.
+enum class kept_part : std::uint8_t { forward_to_input_gradient, forward_to_weight_gradient, between_gradients };
+
+/// The slots in which stages keep what micro-batches leave. A part of a stage has as many as it has taken at one time,
+/// and none is taken again before its last use.
+template <class Storage>
+class kept_slots {
+ public:
+  /// Those of a table; see `slots_of`.
+  template <any_table Table>
+  explicit constexpr kept_slots(const Table& table)
+      : micro_batches_(table.micro_batches()),
+        slots_{Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_),
+               Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_),
+               Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_)},
+        counts_(Storage::template each_stage<std::array<std::uint32_t, 3>>(table.stages())) {
+    // Those that were taken before and are free again lie on a stack for each part of a stage.
+    auto free = slots_;
+    auto unused = counts_;
+    for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+      const std::span<const action> list = table.actions(rank);
+      const action* const actions = list.data();
+      const std::size_t size = list.size();
+      for (std::size_t i = 0; i < size; ++i) {
+        const action& now = actions[i];
+        if (now.kind >= action_kind::exchange) continue;
+        if (now.chunk >= table.chunks() || now.micro_batch >= micro_batches_) refuse();
+        const std::size_t stage = table.stage(rank, now.chunk), first = stage * micro_batches_;
+        std::uint32_t* const count = counts_.data()[stage].data();
+        std::uint32_t* const left = unused.data()[stage].data();
+        const auto take = [&](std::size_t part) {
+          std::uint32_t& slot = slots_[part].data()[first + now.micro_batch];
+          if (slot != 0) refuse();
+          slot = left[part] > 0 ? free[part].data()[first + --left[part]] : ++count[part];
+        };
+        const auto leave = [&](std::size_t part) {
+          const std::uint32_t slot = slots_[part].data()[first + now.micro_batch];
+          if (slot == 0 || left[part] == count[part]) refuse();
+          free[part].data()[first + left[part]++] = slot;
+        };
+        switch (now.kind) {
+          case action_kind::forward: take(0), take(1); break;
+          case action_kind::input_gradient: take(2), leave(0); break;
+          case action_kind::weight_gradient: leave(1), leave(2); break;
+          default: leave(0), leave(1); break;
+        }
+      }
+    }
+  }
+
+  /// How many a stage has for a part: as many as micro-batches have it at one time.
+  [[nodiscard]] constexpr std::size_t count(std::size_t stage, kept_part of) const noexcept {
+    return counts_.data()[stage][static_cast<std::size_t>(of)];
+  }
+  /// The one that a micro-batch has, from 0 on; `nowhere` where it has none.
+  [[nodiscard]] constexpr std::size_t slot(std::size_t stage, kept_part of, std::size_t micro_batch) const noexcept {
+    const std::uint32_t found = slots_[static_cast<std::size_t>(of)].data()[stage * micro_batches_ + micro_batch];
+    return found == 0 ? nowhere : found - 1;
+  }
+
+ private:
+  [[noreturn]] static constexpr void refuse() {
+    throw usage_error("a schedule that is not proven has no slots: it repeats or misplaces a forward or a backward",
+                      {});
+  }
+
+  std::size_t micro_batches_;
+  std::array<typename Storage::template per_cell<std::uint32_t>, 3> slots_;  // 1 + number, 0: none
+  typename Storage::template per_stage<std::array<std::uint32_t, 3>> counts_;
+};
+
+/// The slots of a proven table. They are given in the order of each rank's row: of those that are free, the one that
+/// became so last. As what a micro-batch keeps is an interval of the row, that takes no more than are needed at one
+/// time. Throws usage_error where a forward or a backward is repeated or misplaced.
+template <any_table Table>
+[[nodiscard]] constexpr kept_slots<typename Table::storage> slots_of(const Table& table) {
+  return kept_slots<typename Table::storage>(table);
+}
 
 /// No limit.
 inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
@@ -25851,10 +26057,12 @@ struct peak_within {
 
 /// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
 /// in a static_assert: `static_assert(belay::proof(table).complete)`. Without `by` nothing is buffered, and the
-/// exchanges of a rank run one after the other: what runs so runs with any transport.
+/// exchanges of a rank run one after the other: what runs so runs with any transport. With `memory` each rank fits into
+/// its bytes too; throws usage_error where it has not one entry for each stage, and one for each rank.
 template <schedule::any_table Table>
-[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {}) {
-  return schedule::prover<Table>(table, by).run();
+[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {},
+                                   schedule::memory_limits memory = {}) {
+  return schedule::prover<Table>(table, by, memory).run();
 }
 
 /// True, or a compile error with a sentence that says what to change. `Table` has static storage:
@@ -25875,6 +26083,11 @@ template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
 // The faults of a schedule in words.
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string schedule::explain_memory(const fault& found) {
+  return "keeps " + std::to_string(found.bytes) + " bytes on rank " + std::to_string(found.rank) + ", which has " +
+         std::to_string(found.budget);
+}
 
 BELAY_DECL std::string explain(const schedule::fault& found) {
   using schedule::fault_kind;
@@ -25903,8 +26116,17 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
     case fault_kind::backward_out_of_order:
       return stage + " runs the backward of " + batch + " after that of a later one" + at +
              "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::input_gradient_twice: return stage + " computes the input gradient of " + batch + " twice" + at;
     case fault_kind::weight_gradient_missing:
       return stage + " computes the input gradient of " + batch + " but never its weight gradient";
+    case fault_kind::weight_gradient_twice: return stage + " computes the weight gradient of " + batch + " twice" + at;
+    case fault_kind::weight_gradient_before_input_gradient:
+      return stage + " computes the weight gradient of " + batch + " before its input gradient" + at;
+    case fault_kind::weight_gradient_out_of_order:
+      return stage + " computes the weight gradient of " + batch + " after that of a later one" + at +
+             "; they are added in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::backward_whole_and_halves:
+      return stage + " runs the backward of " + batch + " as a whole and in halves" + at;
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:
@@ -25923,6 +26145,7 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
     case fault_kind::deadlock:
       return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
              peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
+    case fault_kind::memory_exceeded: return "it " + explain_memory(found);
   }
   return "unknown fault";
 }
@@ -32549,6 +32772,9 @@ class compute_lists {
   [[nodiscard]] constexpr const planned_compute* of(std::size_t rank) const noexcept {
     return computes_.data() + rank * capacity_;
   }
+  [[nodiscard]] constexpr std::span<const planned_compute> actions(std::size_t rank) const noexcept {
+    return {of(rank), size(rank)};
+  }
   /// Index of a rank's first compute among those of all ranks, and the end of these.
   [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }
   [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
@@ -34574,22 +34800,11 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, and from there to its weight
-/// gradient. A whole backward keeps the second part for no time.
-struct stage_bytes {
-  std::uint64_t for_input_gradient = 0;
-  std::uint64_t for_weight_gradient = 0;
-};
-
 /// A network that is cut into stages: what each takes and keeps.
 struct staged_costs {
   table_costs time;
   std::vector<stage_bytes> kept;  // one for each stage
 };
-
-/// The most bytes that each rank keeps at one time.
-[[nodiscard]] BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists,
-                                                               std::span<const stage_bytes> kept);
 
 /// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
 enum class greedy_goal : std::uint8_t { total, longest };
@@ -34638,23 +34853,6 @@ using costs_of_placement = function_ref<std::optional<staged_costs>(const placem
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
-  std::vector<std::uint64_t> peaks(lists.ranks());
-  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
-    std::uint64_t now = 0;
-    for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      const planned_compute& next = lists.of(rank)[i];
-      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
-      if (next.kind == action_kind::forward) now += of.for_input_gradient;
-      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
-      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
-      peaks[rank] = greater_of(peaks[rank], now);
-      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
-    }
-  }
-  return peaks;
-}
-
 /// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
 /// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
 struct greedy_order {
@@ -34691,7 +34889,7 @@ class greedy_player {
       const std::size_t micro_batch = number++;
       if (kind == action_kind::forward) {
         own.busy_until = now + time.forward;
-        own.bytes += bytes.for_input_gradient;
+        own.bytes += bytes.for_input_gradient + bytes.for_both;
         if (behind > 0)
           hand_on(0, rank + 1, micro_batch, own.busy_until);
         else
@@ -34703,7 +34901,7 @@ class greedy_player {
         if (rank > 0) hand_on(1, rank - 1, micro_batch, own.busy_until);
       } else {
         own.busy_until = now + time.weight_gradient;
-        own.bytes -= bytes.for_weight_gradient;
+        own.bytes -= bytes.for_weight_gradient + bytes.for_both;
       }
       lists.add(rank, kind, micro_batch, 0);
       events_.push({own.busy_until, rank});
@@ -34729,12 +34927,13 @@ class greedy_player {
   [[nodiscard]] action_kind next_of(std::size_t rank, ticks now, const greedy_order& order, std::size_t warm) const {
     const rank_state& own = ranks_[rank];
     const stage_bytes& bytes = costs_->kept[rank];
-    // An input gradient has both parts of its micro-batch at once; a forward leaves room for that.
+    // An input gradient has all parts of its micro-batch at once; a forward leaves room for that.
     const auto has_room = [&](std::uint64_t needed) {
       return own.bytes <= budget_[rank] && needed <= budget_[rank] - own.bytes;
     };
     const bool may_forward =
-        own.forwards < micro_batches_ && has_room(bytes.for_input_gradient + bytes.for_weight_gradient);
+        own.forwards < micro_batches_ &&
+        has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.for_both);
     const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
     const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
     const ticks input = may_input ? there_[1][rank][own.inputs] : never;
@@ -34788,21 +34987,22 @@ struct schedule_candidate {
   std::string name;
   eager_cost cost;
   std::vector<std::uint64_t> bytes;
-  std::size_t worst = 0;  // the rank that exceeds its budget by most
+  fault worst;  // of the rank that exceeds its budget by most
   std::uint64_t excess = 0;
 
   [[nodiscard]] static schedule_candidate of(std::string name, const compute_lists& lists, const staged_costs& costs,
                                              std::span<const std::uint64_t> budget) {
-    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept)};
+    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept), {}};
     for (std::size_t rank = 0; rank < budget.size(); ++rank) {
       const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
-      if (over > made.excess) made.excess = over, made.worst = rank;
+      if (over <= made.excess) continue;
+      made.excess = over;
+      made.worst.kind = fault_kind::memory_exceeded;
+      made.worst.rank = rank;
+      made.worst.bytes = made.bytes[rank];
+      made.worst.budget = budget[rank];
     }
     return made;
-  }
-  [[nodiscard]] std::string why_too_large(std::span<const std::uint64_t> budget) const {
-    return "keeps " + std::to_string(bytes[worst]) + " bytes on rank " + std::to_string(worst) + ", which has " +
-           std::to_string(budget[worst]);
   }
 };
 
@@ -34815,7 +35015,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
-    if (found.excess > 0) return note(found.name, found.why_too_large(budget));
+    if (found.excess > 0) return note(found.name, explain_memory(found.worst));
     const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
     const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
     if (best && (found.cost.total >= best->cost.total || comes_last))
@@ -34852,7 +35052,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     throw usage_error(
         "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
             " micro-batches fits: " +
-            (least ? least->name + " " + least->why_too_large(budget) : std::string("the network has too few layers")),
+            (least ? least->name + " " + explain_memory(least->worst) : std::string("the network has too few layers")),
         at);
   dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
   return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};

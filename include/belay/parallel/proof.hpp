@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
-// schedule ends although transfers are not buffered, and how many chunks a rank keeps at most. One function
-// serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
-// practical size fit the compilers' default constexpr limits.
+// schedule ends although transfers are not buffered, how many chunks and bytes a rank keeps at most, and in which
+// slots. One function serves the compiler (static_assert) and start-up. It looks at each action a fixed number of
+// times, so that tables of practical size fit the compilers' default constexpr limits.
 //
 //   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
 //   static_assert(belay::proof(table).complete);
@@ -17,8 +17,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/parallel/schedule/play.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
@@ -42,7 +44,12 @@ enum class fault_kind : std::uint8_t {
   backward_twice,
   backward_before_forward,
   backward_out_of_order,
+  input_gradient_twice,
   weight_gradient_missing,
+  weight_gradient_twice,
+  weight_gradient_before_input_gradient,
+  weight_gradient_out_of_order,
+  backward_whole_and_halves,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -54,19 +61,21 @@ enum class fault_kind : std::uint8_t {
   send_before_compute,
   // Everything else is right, and the schedule does not end.
   deadlock,
+  // It runs, and a rank keeps more bytes than it has.
+  memory_exceeded,
 };
 
 /// Groups of kinds, in the order in which a proof looks for them.
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
+enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock, memory };
 
 /// The group of a kind.
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
+  if (kind <= fault_kind::backward_whole_and_halves) return fault_class::compute;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
-  return fault_class::deadlock;
+  return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
 }
 
 /// The value of a number that does not apply to a fault.
@@ -85,10 +94,19 @@ struct fault {
   transfer_direction direction = transfer_direction::send;
   std::size_t peer = nowhere;
   std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
+  /// For `memory_exceeded` only: the rank, the bytes that it keeps at one time, and those that it has.
+  std::size_t rank = nowhere;
+  std::uint64_t bytes = 0;
+  std::uint64_t budget = 0;
 
   friend constexpr bool operator==(const fault&, const fault&) = default;
 };
 
+}  // namespace schedule
+
+namespace schedule {
+/// Of a `memory_exceeded`: "keeps 1600 bytes on rank 0, which has 450".
+[[nodiscard]] BELAY_DECL std::string explain_memory(const fault& found);
 }  // namespace schedule
 
 /// The fault as one sentence; "" where there is none.
@@ -96,18 +114,57 @@ struct fault {
 
 namespace schedule {
 
+/// Bytes that a stage keeps for one micro-batch.
+struct stage_bytes {
+  std::uint64_t for_input_gradient = 0;   ///< from its forward to its input gradient
+  std::uint64_t for_weight_gradient = 0;  ///< from there to its weight gradient; for no time in a whole backward
+  std::uint64_t for_both = 0;             ///< from its forward to its weight gradient
+};
+
+/// Limits of memory: bytes that each stage keeps, and those that each rank has. Without entries there are none.
+struct memory_limits {
+  std::span<const stage_bytes> kept;      ///< of each stage
+  std::span<const std::uint64_t> budget;  ///< of each rank
+};
+
+/// The most bytes that a rank keeps at one time. `of` is a table, or the lists of one.
+template <class Table>
+[[nodiscard]] constexpr std::uint64_t peak_bytes(const Table& of, std::size_t rank, std::span<const stage_bytes> kept) {
+  std::uint64_t now = 0, peak = 0;
+  for (const auto& next : of.actions(rank)) {
+    if (next.kind >= action_kind::exchange) continue;
+    const stage_bytes& bytes = kept[of.stage(rank, next.chunk)];
+    if (next.kind == action_kind::forward) now += bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::input_gradient) now += bytes.for_weight_gradient;
+    if (now > peak) peak = now;
+    if (next.kind == action_kind::input_gradient || next.kind == action_kind::backward) now -= bytes.for_input_gradient;
+    if (next.kind == action_kind::weight_gradient) now -= bytes.for_weight_gradient;
+    if (next.kind == action_kind::weight_gradient || next.kind == action_kind::backward) now -= bytes.for_both;
+  }
+  return peak;
+}
+/// Those of all ranks.
+template <class Table>
+[[nodiscard]] std::vector<std::uint64_t> peak_bytes(const Table& of, std::span<const stage_bytes> kept) {
+  std::vector<std::uint64_t> peaks(of.ranks());
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) peaks[rank] = peak_bytes(of, rank, kept);
+  return peaks;
+}
+
 /// The result of a proof. `PerRank` is std::array for tables of fixed size, std::vector otherwise.
 template <class PerRank>
 struct proof_result {
   bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
   bool matched = false;        // sends and receives pair up one to one, in the same order
   bool deadlock_free = false;  // the schedule ends although a send waits for its receive
+  bool fits = true;            // no rank keeps more bytes than it has
   PerRank peak_activations{};  // per rank: most chunks between forward and (weight) gradient at one time
   std::size_t peak = 0;        // the largest of them
+  PerRank peak_bytes{};        // per rank: most bytes at one time, where the proof has limits
   fault reason;                // the first fault, or fault_kind::none
 
-  /// Whether the schedule runs.
-  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
+  /// Whether the schedule runs, within the limits of its memory.
+  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free && fits; }
 };
 
 /// Computes a `proof_result`. Memory: a byte for each stage and micro-batch, and the order of the transfers.
@@ -117,10 +174,12 @@ class prover {
   using storage = typename Table::storage;
   using peaks = typename storage::template per_rank<std::size_t>;
 
-  /// The table outlives it. Tensors travel as `by` says.
-  explicit constexpr prover(const Table& table, transport by = {})
+  /// The table and what `memory` shows outlive it. Tensors travel as `by` says. Throws usage_error where `memory` has
+  /// limits, and not one for each stage and each rank.
+  explicit constexpr prover(const Table& table, transport by = {}, memory_limits memory = {})
       : table_(table),
         by_(by),
+        memory_(memory),
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
@@ -131,6 +190,10 @@ class prover {
         moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)),
         next_(storage::template each_stage<std::array<std::uint32_t, 2>>(stages_)) {
     result_.peak_activations = storage::template each_rank<std::size_t>(table.ranks());
+    result_.peak_bytes = result_.peak_activations;
+    if (!limits_memory()) return;
+    if (memory.kept.size() != stages_ || memory.budget.size() != table.ranks())
+      throw usage_error("the memory of a schedule is what each stage keeps, and what each rank has", {});
   }
 
   /// Checks all rules; the result names the first fault.
@@ -147,6 +210,9 @@ class prover {
       no_visitor nobody;
       result_.deadlock_free = play(table_, state, nobody, by_);
       if (!result_.deadlock_free) name_waiting(state);
+    }
+    if (well_formed_ && complete_ && limits_memory()) {
+      for (std::size_t rank = 0; rank < table_.ranks(); ++rank) expect_to_fit(rank);
     }
     result_.complete = well_formed_ && complete_;
     result_.matched = well_formed_ && matched_;
@@ -165,6 +231,7 @@ class prover {
   static constexpr std::uint8_t forward_done = 1U << 4U;
   static constexpr std::uint8_t input_gradient_done = 1U << 5U;
   static constexpr std::uint8_t weight_gradient_done = 1U << 6U;
+  static constexpr std::uint8_t whole_backward = 1U << 7U;
   static constexpr std::uint8_t backward_done = input_gradient_done | weight_gradient_done;
 
   static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
@@ -221,29 +288,39 @@ class prover {
       const bool input = now.kind != action_kind::weight_gradient;
       const bool weight = now.kind != action_kind::input_gradient;
       if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
-        note({fault_kind::backward_twice, stage, batch, i});
+        note({kind_of_repeated(now.kind, before), stage, batch, i});
         continue;
       }
-      if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
+      if (!input && !(before & input_gradient_done)) {
+        note({fault_kind::weight_gradient_before_input_gradient, stage, batch, i});
+      } else if (!(before & forward_done)) {
         note({fault_kind::backward_before_forward, stage, batch, i});
       } else if (weight) {
         --live;
       }
       std::uint32_t* const next = next_.data()[stage].data();  // the lowest micro-batches that may come next
-      if ((input && batch < next[0]) || (weight && batch < next[1])) {
-        note({fault_kind::backward_out_of_order, stage, batch, i});
-      }
+      if (input && batch < next[0]) note({fault_kind::backward_out_of_order, stage, batch, i});
+      if (!input && batch < next[1]) note({fault_kind::weight_gradient_out_of_order, stage, batch, i});
       if (input && stage + 1 < stages_ &&
           !has_input(rank, before, received_gradient, done + micro_batches_, stage + 1, input_gradient_done)) {
         note({fault_kind::backward_before_receive, stage, batch, i});
       }
       if (input) next[0] = static_cast<std::uint32_t>(batch + 1);
       if (weight) next[1] = static_cast<std::uint32_t>(batch + 1);
-      *done =
-          static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
+      *done = static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) |
+                                        (weight ? weight_gradient_done : 0) | (input && weight ? whole_backward : 0));
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Of a backward or a half that was run before, as one or in halves.
+  [[nodiscard]] static constexpr fault_kind kind_of_repeated(action_kind now, std::uint8_t before) {
+    const bool was_whole = (before & whole_backward) != 0, is_whole = now == action_kind::backward;
+    if (was_whole != is_whole) return fault_kind::backward_whole_and_halves;
+    return is_whole                             ? fault_kind::backward_twice
+           : now == action_kind::input_gradient ? fault_kind::input_gradient_twice
+                                                : fault_kind::weight_gradient_twice;
   }
 
   // Whether a compute has what it takes: received, or made by the neighbouring stage, where the rank has that too.
@@ -263,6 +340,20 @@ class prover {
                                                            : fault_kind::backward_missing,
             stage, batch, nowhere});
     }
+  }
+
+  [[nodiscard]] constexpr bool limits_memory() const { return !memory_.kept.empty() || !memory_.budget.empty(); }
+
+  constexpr void expect_to_fit(std::size_t rank) {
+    const std::uint64_t bytes = schedule::peak_bytes(table_, rank, memory_.kept);
+    result_.peak_bytes.data()[rank] = static_cast<std::size_t>(bytes);
+    if (bytes <= memory_.budget[rank]) return;
+    result_.fits = false;
+    fault found{fault_kind::memory_exceeded};
+    found.rank = rank;
+    found.bytes = bytes;
+    found.budget = memory_.budget[rank];
+    note(found);
   }
 
   constexpr void walk_group(std::size_t rank, const action& now, std::size_t index) {
@@ -347,6 +438,7 @@ class prover {
 
   const Table& table_;
   transport by_;
+  memory_limits memory_;
   std::size_t stages_;
   std::size_t micro_batches_;
   bool well_formed_ = true;
@@ -358,6 +450,87 @@ class prover {
   typename storage::template per_stage<std::array<std::uint32_t, 2>> next_;  // input and weight gradient that may come
   proof_result<peaks> result_;
 };
+
+/// A part of what a stage keeps of a micro-batch: what its input gradient alone takes, what its weight gradient takes
+/// too, and what the input gradient leaves for the weight gradient. A whole backward ends the first two, and leaves
+/// nothing.
+enum class kept_part : std::uint8_t { forward_to_input_gradient, forward_to_weight_gradient, between_gradients };
+
+/// The slots in which stages keep what micro-batches leave. A part of a stage has as many as it has taken at one time,
+/// and none is taken again before its last use.
+template <class Storage>
+class kept_slots {
+ public:
+  /// Those of a table; see `slots_of`.
+  template <any_table Table>
+  explicit constexpr kept_slots(const Table& table)
+      : micro_batches_(table.micro_batches()),
+        slots_{Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_),
+               Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_),
+               Storage::template each_cell<std::uint32_t>(table.stages(), micro_batches_)},
+        counts_(Storage::template each_stage<std::array<std::uint32_t, 3>>(table.stages())) {
+    // Those that were taken before and are free again lie on a stack for each part of a stage.
+    auto free = slots_;
+    auto unused = counts_;
+    for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
+      const std::span<const action> list = table.actions(rank);
+      const action* const actions = list.data();
+      const std::size_t size = list.size();
+      for (std::size_t i = 0; i < size; ++i) {
+        const action& now = actions[i];
+        if (now.kind >= action_kind::exchange) continue;
+        if (now.chunk >= table.chunks() || now.micro_batch >= micro_batches_) refuse();
+        const std::size_t stage = table.stage(rank, now.chunk), first = stage * micro_batches_;
+        std::uint32_t* const count = counts_.data()[stage].data();
+        std::uint32_t* const left = unused.data()[stage].data();
+        const auto take = [&](std::size_t part) {
+          std::uint32_t& slot = slots_[part].data()[first + now.micro_batch];
+          if (slot != 0) refuse();
+          slot = left[part] > 0 ? free[part].data()[first + --left[part]] : ++count[part];
+        };
+        const auto leave = [&](std::size_t part) {
+          const std::uint32_t slot = slots_[part].data()[first + now.micro_batch];
+          if (slot == 0 || left[part] == count[part]) refuse();
+          free[part].data()[first + left[part]++] = slot;
+        };
+        switch (now.kind) {
+          case action_kind::forward: take(0), take(1); break;
+          case action_kind::input_gradient: take(2), leave(0); break;
+          case action_kind::weight_gradient: leave(1), leave(2); break;
+          default: leave(0), leave(1); break;
+        }
+      }
+    }
+  }
+
+  /// How many a stage has for a part: as many as micro-batches have it at one time.
+  [[nodiscard]] constexpr std::size_t count(std::size_t stage, kept_part of) const noexcept {
+    return counts_.data()[stage][static_cast<std::size_t>(of)];
+  }
+  /// The one that a micro-batch has, from 0 on; `nowhere` where it has none.
+  [[nodiscard]] constexpr std::size_t slot(std::size_t stage, kept_part of, std::size_t micro_batch) const noexcept {
+    const std::uint32_t found = slots_[static_cast<std::size_t>(of)].data()[stage * micro_batches_ + micro_batch];
+    return found == 0 ? nowhere : found - 1;
+  }
+
+ private:
+  [[noreturn]] static constexpr void refuse() {
+    throw usage_error("a schedule that is not proven has no slots: it repeats or misplaces a forward or a backward",
+                      {});
+  }
+
+  std::size_t micro_batches_;
+  std::array<typename Storage::template per_cell<std::uint32_t>, 3> slots_;  // 1 + number, 0: none
+  typename Storage::template per_stage<std::array<std::uint32_t, 3>> counts_;
+};
+
+/// The slots of a proven table. They are given in the order of each rank's row: of those that are free, the one that
+/// became so last. As what a micro-batch keeps is an interval of the row, that takes no more than are needed at one
+/// time. Throws usage_error where a forward or a backward is repeated or misplaced.
+template <any_table Table>
+[[nodiscard]] constexpr kept_slots<typename Table::storage> slots_of(const Table& table) {
+  return kept_slots<typename Table::storage>(table);
+}
 
 /// No limit.
 inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
@@ -400,10 +573,12 @@ struct peak_within {
 
 /// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
 /// in a static_assert: `static_assert(belay::proof(table).complete)`. Without `by` nothing is buffered, and the
-/// exchanges of a rank run one after the other: what runs so runs with any transport.
+/// exchanges of a rank run one after the other: what runs so runs with any transport. With `memory` each rank fits into
+/// its bytes too; throws usage_error where it has not one entry for each stage, and one for each rank.
 template <schedule::any_table Table>
-[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {}) {
-  return schedule::prover<Table>(table, by).run();
+[[nodiscard]] constexpr auto proof(const Table& table, schedule::transport by = {},
+                                   schedule::memory_limits memory = {}) {
+  return schedule::prover<Table>(table, by, memory).run();
 }
 
 /// True, or a compile error with a sentence that says what to change. `Table` has static storage:

@@ -7,6 +7,11 @@
 
 namespace belay::inline BELAY_ABI {
 
+BELAY_DECL std::string schedule::explain_memory(const fault& found) {
+  return "keeps " + std::to_string(found.bytes) + " bytes on rank " + std::to_string(found.rank) + ", which has " +
+         std::to_string(found.budget);
+}
+
 BELAY_DECL std::string explain(const schedule::fault& found) {
   using schedule::fault_kind;
   using schedule::nowhere;
@@ -34,8 +39,17 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
     case fault_kind::backward_out_of_order:
       return stage + " runs the backward of " + batch + " after that of a later one" + at +
              "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::input_gradient_twice: return stage + " computes the input gradient of " + batch + " twice" + at;
     case fault_kind::weight_gradient_missing:
       return stage + " computes the input gradient of " + batch + " but never its weight gradient";
+    case fault_kind::weight_gradient_twice: return stage + " computes the weight gradient of " + batch + " twice" + at;
+    case fault_kind::weight_gradient_before_input_gradient:
+      return stage + " computes the weight gradient of " + batch + " before its input gradient" + at;
+    case fault_kind::weight_gradient_out_of_order:
+      return stage + " computes the weight gradient of " + batch + " after that of a later one" + at +
+             "; they are added in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::backward_whole_and_halves:
+      return stage + " runs the backward of " + batch + " as a whole and in halves" + at;
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:
@@ -54,6 +68,7 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
     case fault_kind::deadlock:
       return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
              peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
+    case fault_kind::memory_exceeded: return "it " + explain_memory(found);
   }
   return "unknown fault";
 }

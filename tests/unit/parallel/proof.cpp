@@ -131,10 +131,48 @@ TEST_CASE("a forward left out, a compute repeated or at the wrong place is named
 
   CHECK(prove({{backward(0)}}, 1).reason.kind == fault_kind::backward_before_forward);
   CHECK(prove({{}}, 1).reason.kind == fault_kind::forward_missing);
-  CHECK(prove({{forward(0), action::compute(action_kind::weight_gradient, 0)}}, 1).reason.kind ==
-        fault_kind::backward_before_forward);
-  CHECK(prove({{forward(0), action::compute(action_kind::input_gradient, 0)}}, 1).reason.kind ==
-        fault_kind::weight_gradient_missing);
+}
+
+TEST_CASE("each slip of a backward in two halves has its own reason") {
+  const auto input = [](std::size_t batch) { return action::compute(action_kind::input_gradient, batch); };
+  const auto weight = [](std::size_t batch) { return action::compute(action_kind::weight_gradient, batch); };
+  const auto slip = [](const std::vector<action>& row, std::size_t micro_batches, fault_kind kind,
+                       const std::string& sentence) {
+    const auto found = prove({row}, micro_batches);
+    CHECK_FALSE(found.complete);
+    CHECK_FALSE(found.valid());
+    CHECK(found.reason.kind == kind);
+    CHECK(belay::explain(found.reason) == sentence);
+  };
+  CHECK(prove({{forward(0), forward(1), input(0), input(1), weight(0), weight(1)}}, 2).valid());
+  slip({forward(0), weight(0), input(0)}, 1, fault_kind::weight_gradient_before_input_gradient,
+       "stage 0 computes the weight gradient of micro-batch 0 before its input gradient (action 1)");
+  slip({forward(0), weight(0)}, 1, fault_kind::weight_gradient_before_input_gradient,
+       "stage 0 computes the weight gradient of micro-batch 0 before its input gradient (action 1)");
+  slip({forward(0), input(0), input(0), weight(0)}, 1, fault_kind::input_gradient_twice,
+       "stage 0 computes the input gradient of micro-batch 0 twice (action 2)");
+  slip({forward(0), input(0), weight(0), weight(0)}, 1, fault_kind::weight_gradient_twice,
+       "stage 0 computes the weight gradient of micro-batch 0 twice (action 3)");
+  slip({forward(0), input(0)}, 1, fault_kind::weight_gradient_missing,
+       "stage 0 computes the input gradient of micro-batch 0 but never its weight gradient");
+  slip({forward(0), input(0), backward(0)}, 1, fault_kind::backward_whole_and_halves,
+       "stage 0 runs the backward of micro-batch 0 as a whole and in halves (action 2)");
+  slip({forward(0), backward(0), input(0)}, 1, fault_kind::backward_whole_and_halves,
+       "stage 0 runs the backward of micro-batch 0 as a whole and in halves (action 2)");
+  slip({forward(0), backward(0), weight(0)}, 1, fault_kind::backward_whole_and_halves,
+       "stage 0 runs the backward of micro-batch 0 as a whole and in halves (action 2)");
+  slip({input(0), forward(0), weight(0)}, 1, fault_kind::backward_before_forward,
+       "stage 0 runs the backward of micro-batch 0 before its forward (action 0)");
+  slip({forward(0), forward(1), input(0), input(1), weight(1), weight(0)}, 2, fault_kind::weight_gradient_out_of_order,
+       "stage 0 computes the weight gradient of micro-batch 0 after that of a later one (action 5); they are added in "
+       "the order 0, 1, 2, ... so that gradients keep their bits");
+  slip({forward(0), forward(1), input(1), input(0), weight(0), weight(1)}, 2, fault_kind::backward_out_of_order,
+       "stage 0 runs the backward of micro-batch 0 after that of a later one (action 3); backwards run in the order 0, "
+       "1, 2, ... so that gradients keep their bits");
+  // A whole backward adds its weight gradient too.
+  slip({forward(0), forward(1), input(0), backward(1), weight(0)}, 2, fault_kind::weight_gradient_out_of_order,
+       "stage 0 computes the weight gradient of micro-batch 0 after that of a later one (action 4); they are added in "
+       "the order 0, 1, 2, ... so that gradients keep their bits");
 }
 
 TEST_CASE("backwards out of micro-batch order are refused, because gradients would change their bits") {
@@ -294,7 +332,7 @@ TEST_CASE("no single deletion, doubling or exchange of neighbours in a proven ta
   }
 }
 
-TEST_CASE("two sends that cross wait for ever in one queue a rank, and not where each edge has its own (PyTorch 172668)") {
+TEST_CASE("0SendF1, 2RecvF0 against 1SendF0, 1RecvF1 (PyTorch 172668) waits for ever in one queue, and not in two") {
   // Two ranks of two stages in a loop. Rank 0 sends what stage 0 made of micro-batch 1, and then receives for stage 2
   // what rank 1 sends of micro-batch 0, before it receives.
   const auto to = [](payload what, std::size_t batch, std::size_t peer, std::size_t chunk) {
@@ -324,6 +362,14 @@ TEST_CASE("two sends that cross wait for ever in one queue a rank, and not where
   CHECK(stuck.reason.kind == fault_kind::deadlock);
   CHECK(stuck.reason.stage == 0);
   CHECK(stuck.reason.micro_batch == 1);
+  // Each edge has an order of its own, in which rank 0 sends as rank 1 receives: nothing is wrong with any of them.
+  const std::vector<std::size_t> rising = {0, 1};
+  CHECK(schedule::edges_of(table) == std::vector<schedule::message_edge>{{0, 1, a, 0, rising},
+                                                                         {1, 0, a, 0, rising},
+                                                                         {0, 1, a, 1, rising},
+                                                                         {1, 0, g, 0, rising},
+                                                                         {0, 1, g, 1, rising},
+                                                                         {1, 0, g, 1, rising}});
   CHECK(belay::proof(table, {0, schedule::message_queues::one_an_edge}).valid());
   CHECK(belay::proof(table, {1, schedule::message_queues::one_a_rank}).valid());
   CHECK(schedule::find_depths(table, {std::vector<schedule::stage_costs>(4), 0}).to_run == 1);

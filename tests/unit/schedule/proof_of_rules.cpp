@@ -10,6 +10,7 @@
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "unit/schedule/support/closed_forms.hpp"
+#include "unit/schedule/support/every_rule.hpp"
 #include "unit/schedule/support/naive_timeline.hpp"
 
 namespace schedule = belay::schedule;
@@ -32,28 +33,10 @@ static_assert(is_proven<schedule::dualpipe_v_rule{}>);
 static_assert(is_proven<schedule::v_half_rule{}>);
 static_assert(is_proven<schedule::v_min_rule{}>);
 
-// Calls `see(rule)` for each rule.
-template <class See>
-void for_each_rule(const See& see) {
-  see(schedule::gpipe_rule{}, "gpipe");
-  see(schedule::one_f_one_b_rule{}, "1f1b");
-  for (std::size_t chunks = 1; chunks <= 4; ++chunks) {
-    see(schedule::interleaved_rule{chunks}, "interleaved:" + std::to_string(chunks));
-    see(schedule::breadth_first_rule{chunks}, "bfs:" + std::to_string(chunks));
-    see(schedule::interleaved_zero_bubble_rule{chunks}, "interleaved-zb:" + std::to_string(chunks));
-  }
-  see(schedule::zb_h1_rule{}, "zb-h1");
-  see(schedule::zb_h2_rule{}, "zb-h2");
-  see(schedule::zb_v_rule{}, "zb-v");
-  see(schedule::dualpipe_v_rule{}, "dualpipe-v");
-  see(schedule::v_half_rule{}, "v-half");
-  see(schedule::v_min_rule{}, "v-min");
-}
-
 }  // namespace
 
 TEST_CASE("every table of every size is proven, ends without a buffer, and takes what a plain simulator says") {
-  for_each_rule([](const auto& rule, const std::string& name) {
+  test::for_each_rule([](const auto& rule, const std::string& name) {
     for (std::size_t p = 1; p <= 7; ++p) {
       for (std::size_t m = schedule::least_micro_batches(rule, p); m <= 17; ++m) {
         CAPTURE(name);
@@ -99,7 +82,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a depth of its edges at which each table takes no longer than its computes, and every table runs with none") {
-  for_each_rule([](const auto& rule, const std::string& name) {
+  test::for_each_rule([](const auto& rule, const std::string& name) {
     for (const std::size_t p : {2U, 4U, 5U}) {
       const auto table = schedule::generate(rule, p, 4 * p);
       for (const auto& costs : {units, schedule::equal_costs{{3, 4, 2}, 0}, schedule::equal_costs{{5, 3, 3}, 1}}) {

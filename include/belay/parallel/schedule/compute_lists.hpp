@@ -9,6 +9,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -133,6 +134,9 @@ class compute_lists {
   [[nodiscard]] constexpr std::size_t size(std::size_t rank) const noexcept { return counts_[rank]; }
   [[nodiscard]] constexpr const planned_compute* of(std::size_t rank) const noexcept {
     return computes_.data() + rank * capacity_;
+  }
+  [[nodiscard]] constexpr std::span<const planned_compute> actions(std::size_t rank) const noexcept {
+    return {of(rank), size(rank)};
   }
   /// Index of a rank's first compute among those of all ranks, and the end of these.
   [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }

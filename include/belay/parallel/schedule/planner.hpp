@@ -19,6 +19,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/compute_lists.hpp"
 #include "belay/parallel/schedule/table.hpp"
 #include "belay/parallel/schedule/timeline.hpp"
@@ -26,22 +27,11 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, and from there to its weight
-/// gradient. A whole backward keeps the second part for no time.
-struct stage_bytes {
-  std::uint64_t for_input_gradient = 0;
-  std::uint64_t for_weight_gradient = 0;
-};
-
 /// A network that is cut into stages: what each takes and keeps.
 struct staged_costs {
   table_costs time;
   std::vector<stage_bytes> kept;  // one for each stage
 };
-
-/// The most bytes that each rank keeps at one time.
-[[nodiscard]] BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists,
-                                                               std::span<const stage_bytes> kept);
 
 /// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
 enum class greedy_goal : std::uint8_t { total, longest };

@@ -19,23 +19,6 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
-  std::vector<std::uint64_t> peaks(lists.ranks());
-  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
-    std::uint64_t now = 0;
-    for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      const planned_compute& next = lists.of(rank)[i];
-      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
-      if (next.kind == action_kind::forward) now += of.for_input_gradient;
-      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient;
-      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
-      peaks[rank] = greater_of(peaks[rank], now);
-      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
-    }
-  }
-  return peaks;
-}
-
 /// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
 /// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
 struct greedy_order {
@@ -72,7 +55,7 @@ class greedy_player {
       const std::size_t micro_batch = number++;
       if (kind == action_kind::forward) {
         own.busy_until = now + time.forward;
-        own.bytes += bytes.for_input_gradient;
+        own.bytes += bytes.for_input_gradient + bytes.for_both;
         if (behind > 0)
           hand_on(0, rank + 1, micro_batch, own.busy_until);
         else
@@ -84,7 +67,7 @@ class greedy_player {
         if (rank > 0) hand_on(1, rank - 1, micro_batch, own.busy_until);
       } else {
         own.busy_until = now + time.weight_gradient;
-        own.bytes -= bytes.for_weight_gradient;
+        own.bytes -= bytes.for_weight_gradient + bytes.for_both;
       }
       lists.add(rank, kind, micro_batch, 0);
       events_.push({own.busy_until, rank});
@@ -110,12 +93,13 @@ class greedy_player {
   [[nodiscard]] action_kind next_of(std::size_t rank, ticks now, const greedy_order& order, std::size_t warm) const {
     const rank_state& own = ranks_[rank];
     const stage_bytes& bytes = costs_->kept[rank];
-    // An input gradient has both parts of its micro-batch at once; a forward leaves room for that.
+    // An input gradient has all parts of its micro-batch at once; a forward leaves room for that.
     const auto has_room = [&](std::uint64_t needed) {
       return own.bytes <= budget_[rank] && needed <= budget_[rank] - own.bytes;
     };
     const bool may_forward =
-        own.forwards < micro_batches_ && has_room(bytes.for_input_gradient + bytes.for_weight_gradient);
+        own.forwards < micro_batches_ &&
+        has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.for_both);
     const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
     const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
     const ticks input = may_input ? there_[1][rank][own.inputs] : never;
@@ -169,21 +153,22 @@ struct schedule_candidate {
   std::string name;
   eager_cost cost;
   std::vector<std::uint64_t> bytes;
-  std::size_t worst = 0;  // the rank that exceeds its budget by most
+  fault worst;  // of the rank that exceeds its budget by most
   std::uint64_t excess = 0;
 
   [[nodiscard]] static schedule_candidate of(std::string name, const compute_lists& lists, const staged_costs& costs,
                                              std::span<const std::uint64_t> budget) {
-    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept)};
+    schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept), {}};
     for (std::size_t rank = 0; rank < budget.size(); ++rank) {
       const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
-      if (over > made.excess) made.excess = over, made.worst = rank;
+      if (over <= made.excess) continue;
+      made.excess = over;
+      made.worst.kind = fault_kind::memory_exceeded;
+      made.worst.rank = rank;
+      made.worst.bytes = made.bytes[rank];
+      made.worst.budget = budget[rank];
     }
     return made;
-  }
-  [[nodiscard]] std::string why_too_large(std::span<const std::uint64_t> budget) const {
-    return "keeps " + std::to_string(bytes[worst]) + " bytes on rank " + std::to_string(worst) + ", which has " +
-           std::to_string(budget[worst]);
   }
 };
 
@@ -196,7 +181,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
-    if (found.excess > 0) return note(found.name, found.why_too_large(budget));
+    if (found.excess > 0) return note(found.name, explain_memory(found.worst));
     const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
     const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
     if (best && (found.cost.total >= best->cost.total || comes_last))
@@ -233,7 +218,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     throw usage_error(
         "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
             " micro-batches fits: " +
-            (least ? least->name + " " + least->why_too_large(budget) : std::string("the network has too few layers")),
+            (least ? least->name + " " + explain_memory(least->worst) : std::string("the network has too few layers")),
         at);
   dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
   return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/parallel/schedule/table.hpp"
@@ -44,6 +45,41 @@ struct play_state {
 [[nodiscard]] constexpr std::size_t partner_stage(const transfer& moved, std::size_t stage) noexcept {
   const bool up = (moved.direction == transfer_direction::send) == (moved.what == payload::activation);
   return up ? stage + 1 : stage - 1;
+}
+
+/// The way of one payload from a chunk of a rank to another rank, and the micro-batches in the order in which it sends
+/// them. No other way has a part in that order.
+struct message_edge {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  payload what = payload::activation;
+  std::size_t chunk = 0;  // of the sender
+  std::vector<std::size_t> sent;
+
+  friend bool operator==(const message_edge&, const message_edge&) = default;
+};
+
+/// The edges of a table: those of activations by stage, then those of gradients. A stage and the next one on the same
+/// rank have none.
+template <any_table Table>
+[[nodiscard]] std::vector<message_edge> edges_of(const Table& table) {
+  std::vector<message_edge> edges;
+  for (const payload what : {payload::activation, payload::gradient}) {
+    const std::size_t first = what == payload::activation ? 0 : 1;
+    for (std::size_t stage = first; stage + 1 < table.stages() + first; ++stage) {
+      const std::size_t from = table.rank_of(stage), chunk = table.chunk_of(stage);
+      const std::size_t to = table.rank_of(what == payload::activation ? stage + 1 : stage - 1);
+      if (from == to) continue;
+      message_edge& edge = edges.emplace_back(message_edge{from, to, what, chunk, {}});
+      for (const action& now : table.actions(from)) {
+        for (const transfer& moved : now.transfers()) {
+          const bool sends = moved.direction == transfer_direction::send;
+          if (sends && moved.what == what && moved.chunk == chunk) edge.sent.push_back(moved.micro_batch);
+        }
+      }
+    }
+  }
+  return edges;
 }
 
 /// Queues of tensors: the transfers of a rank run one exchange after the other, as in one queue, or each edge has its
