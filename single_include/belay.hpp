@@ -24810,6 +24810,7 @@ struct action {
 
   action_kind kind = action_kind::forward;
   std::uint8_t transfer_count = 0;
+  bool paired = false;  // a forward that runs beside the backward after it; see `beside_next`
   std::uint16_t chunk = 0;
   std::uint32_t micro_batch = 0;
   std::array<transfer, most_transfers> group{};
@@ -24820,6 +24821,14 @@ struct action {
     made.chunk = static_cast<std::uint16_t>(chunk);
     made.micro_batch = static_cast<std::uint32_t>(micro_batch);
     return made;
+  }
+
+  /// Makes this forward one with the backward after it, of another micro-batch: both inputs are there when the pair
+  /// begins, both outputs when it ends. Where nothing can run beside another, it is the forward and then the backward.
+  constexpr action& beside_next() {
+    if (kind != action_kind::forward) throw usage_error("a forward runs beside the backward after it", {});
+    paired = true;
+    return *this;
   }
 
   /// An empty group; fill it with `send` and `receive`. A table drops a group that stays empty.
@@ -25534,6 +25543,8 @@ enum class fault_kind : std::uint8_t {
   weight_gradient_before_input_gradient,
   weight_gradient_out_of_order,
   backward_whole_and_halves,
+  pair_without_backward,
+  pair_of_one_micro_batch,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -25556,7 +25567,7 @@ enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data,
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::backward_whole_and_halves) return fault_class::compute;
+  if (kind <= fault_kind::pair_of_one_micro_batch) return fault_class::compute;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
   return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
@@ -25764,6 +25775,7 @@ class prover {
         }
         if (stage > 0 && !has_input(rank, before, received_activation, done - micro_batches_, stage - 1, forward_done))
           note({fault_kind::forward_before_receive, stage, batch, i});
+        if (now.paired) expect_pair(actions, size, i, stage);
         *done = before | forward_done;
         ++live;
         if (live > peak) peak = live;
@@ -25796,6 +25808,17 @@ class prover {
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // A pair has a backward directly after its forward, whose inputs do not come from that forward.
+  constexpr void expect_pair(const action* actions, std::size_t size, std::size_t index, std::size_t stage) {
+    const action& forward = actions[index];
+    const action& beside = actions[index + 1 < size ? index + 1 : index];  // itself: there is none
+    if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) {
+      note({fault_kind::pair_without_backward, stage, forward.micro_batch, index});
+    } else if (beside.chunk == forward.chunk && beside.micro_batch == forward.micro_batch) {
+      note({fault_kind::pair_of_one_micro_batch, stage, forward.micro_batch, index});
+    }
   }
 
   // Of a backward or a half that was run before, as one or in halves.
@@ -26127,6 +26150,10 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
              "; they are added in the order 0, 1, 2, ... so that gradients keep their bits";
     case fault_kind::backward_whole_and_halves:
       return stage + " runs the backward of " + batch + " as a whole and in halves" + at;
+    case fault_kind::pair_without_backward:
+      return stage + " runs the forward of " + batch + " beside a backward, and none comes directly after it" + at;
+    case fault_kind::pair_of_one_micro_batch:
+      return stage + " runs the forward of " + batch + " beside its own backward, which needs it" + at;
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:
@@ -32642,7 +32669,7 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 //
 // Schedules by name, as command lines and files have them:
 //
-//   gpipe  1f1b  interleaved:V[:G]  bfs:V  interleaved-zb:V  zb-h1  zb-h2  zb-v  v-half  v-min  dualpipe-v
+//   gpipe  1f1b  interleaved:V[:G]  bfs:V  interleaved-zb:V  zb-h1  zb-h2  zb-v  v-half  v-min  dualpipe-v[:atomic]
 //
 // V is the number of chunks of each rank, G the micro-batches that pass a chunk before the next one begins. Tables are
 // made at start-up; while compiling, rules are values (`generate<schedule::zb_v_rule{}, 4, 16>()`).
@@ -32685,19 +32712,38 @@ concept schedule_costs = requires(const Costs& costs, std::size_t stage) {
 struct equal_costs {
   stage_costs each{};
   ticks between_ranks = 0;
+  ticks saved_by_pair = 0;
 
   [[nodiscard]] constexpr const stage_costs& stage(std::size_t) const noexcept { return each; }
   [[nodiscard]] constexpr ticks message() const noexcept { return between_ranks; }
+  [[nodiscard]] constexpr ticks pair_saves() const noexcept { return saved_by_pair; }
 };
+
+/// How much less a forward beside a backward takes than one after the other; 0 where the costs do not say.
+template <schedule_costs Costs>
+[[nodiscard]] constexpr ticks saved_by_pair(const Costs& costs) noexcept {
+  if constexpr (requires { costs.pair_saves(); }) return costs.pair_saves();
+  return 0;
+}
 
 /// A compute of a rank's list: less to carry than an action, which may have transfers.
 struct planned_compute {
   action_kind kind = action_kind::forward;
+  bool paired = false;
   std::uint16_t chunk = 0;
   std::uint32_t micro_batch = 0;
 };
 [[nodiscard]] constexpr planned_compute plan_compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
-  return {kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+  return {kind, false, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+/// A forward that runs beside the backward after it; see `action::beside_next`.
+[[nodiscard]] constexpr planned_compute plan_forward_beside_next(std::size_t micro_batch, std::size_t chunk = 0) {
+  return {action_kind::forward, true, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+[[nodiscard]] constexpr action to_action(const planned_compute& of) {
+  action made = action::compute(of.kind, of.micro_batch, of.chunk);
+  made.paired = of.paired;
+  return made;
 }
 
 /// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
@@ -32750,7 +32796,7 @@ class compute_lists {
                       [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       for (const action& next : table.actions(rank))
-        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk);
+        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
     }
   }
 
@@ -32780,18 +32826,26 @@ class compute_lists {
   [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
 
   /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind.
+  constexpr void add(std::size_t rank, const planned_compute& next) {
+    add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
+  }
   constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
+    add(rank, kind, micro_batch, chunk, false);
+  }
+
+ private:
+  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk, bool paired) {
     std::uint32_t& count = counts_.data()[rank];
     if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
     if (micro_batch >= micro_batches_ || chunk >= chunks_)
       throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
     planned_compute& next = computes_.data()[rank * capacity_ + count++];
     next.kind = kind;
+    next.paired = paired;
     next.chunk = static_cast<std::uint16_t>(chunk);
     next.micro_batch = static_cast<std::uint32_t>(micro_batch);
   }
 
- private:
   std::size_t ranks_;
   std::size_t chunks_;
   std::size_t micro_batches_;
@@ -32816,8 +32870,8 @@ struct eager_times {
   scratch_array<std::uint32_t> input;    // and of its input gradient
 };
 
-/// Fills `times`. False where the lists can not be run in this order, whatever the exchanges: some wait for each other,
-/// or lack what others need.
+/// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
+/// order, whatever the exchanges: some wait for each other, or lack what others need.
 template <schedule_costs Costs>
 constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
@@ -32840,7 +32894,17 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   std::uint32_t* const ran = next.data();
   std::uint32_t* const waiting = ready.data();
   std::size_t* const awaited = waits_for.data();
+  const ticks saved = saved_by_pair(costs);
   std::size_t runnable = 0;
+  // Wakes the rank that waits for what a stage made.
+  const auto hand_on = [&](bool forward, std::size_t stage, std::size_t cell) {
+    const std::size_t to = forward ? stage + 1 : stage - 1;
+    if (to >= stages) return;
+    const std::size_t taker = rank_of[to];
+    if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) return;
+    awaited[taker] = 0;
+    waiting[runnable++] = static_cast<std::uint32_t>(taker);
+  };
   for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
   std::size_t ended = 0;
   while (runnable > 0) {
@@ -32875,17 +32939,37 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         const ticks there = ends[source - 1] + (rank_of[from] != rank ? message : 0);
         if (there > clock) clock = there;
       }
+      if (now.paired) {
+        if (!forward || at + 1 == size) return false;
+        const planned_compute& beside = list[at + 1];
+        const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
+        if (forwards[other_cell] == 0) return false;
+        if (other + 1 < stages) {
+          const std::uint32_t given = inputs[other_cell + micro_batches];
+          if (given == 0) {
+            awaited[rank] = 2 + 2 * (other_cell + micro_batches);
+            break;
+          }
+          const ticks there = ends[given - 1] + (rank_of[other + 1] != rank ? message : 0);
+          if (there > clock) clock = there;
+        }
+        begins[first + at] = begins[first + at + 1] = clock;
+        clock += cost_of[stage].forward + cost_of[other].of(beside.kind) - saved;
+        ends[first + at] = ends[first + at + 1] = clock;
+        forwards[cell] = static_cast<std::uint32_t>(first + at + 1);
+        inputs[other_cell] = static_cast<std::uint32_t>(first + at + 2);
+        hand_on(true, stage, cell);
+        hand_on(false, other, other_cell);
+        ++at;
+        continue;
+      }
       begins[first + at] = clock;
       clock += cost_of[stage].of(now.kind);
       ends[first + at] = clock;
       if (weight) continue;
       (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
-      const std::size_t to = forward ? stage + 1 : stage - 1;
-      if (to >= stages) continue;
-      const std::size_t taker = rank_of[to];
-      if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) continue;
-      awaited[taker] = 0;
-      waiting[runnable++] = static_cast<std::uint32_t>(taker);
+      hand_on(forward, stage, cell);
     }
     ran[rank] = static_cast<std::uint32_t>(at);
     ended += at == size;
@@ -32919,7 +33003,7 @@ template <schedule_costs Costs>
     ticks busy = 0;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      busy += ends[i] - begins[i];
+      if (!list[i].paired) busy += ends[i] - begins[i];
       const action_kind kind = list[i].kind;
       if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
       if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;
@@ -32959,7 +33043,7 @@ template <any_table Table, schedule_costs Costs>
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The gaps of a rank: gap g is the time between its compute g - 1 and its compute g.
+/// The gaps of a rank: gap g is the time between its compute g - 1 and its compute g. Within a pair is none.
 struct rank_gaps {
   const ticks* begins;
   const ticks* ends;
@@ -32969,6 +33053,14 @@ struct rank_gaps {
   [[nodiscard]] constexpr ticks closes(std::size_t gap) const noexcept {
     return gap == size ? largest_value<ticks> : begins[gap];
   }
+  // Computes of a pair begin together: the second one before the first one's end.
+  [[nodiscard]] constexpr bool is_within_pair(std::size_t gap) const noexcept {
+    return gap > 0 && gap < size && begins[gap] < ends[gap - 1];
+  }
+  [[nodiscard]] constexpr std::size_t from(std::size_t gap) const noexcept {
+    return is_within_pair(gap) ? gap + 1 : gap;
+  }
+  [[nodiscard]] constexpr std::size_t to(std::size_t gap) const noexcept { return is_within_pair(gap) ? gap - 1 : gap; }
 };
 
 /// The gaps of sender and receiver in which a tensor travels.
@@ -32981,20 +33073,24 @@ struct meeting_gaps {
 [[nodiscard]] constexpr meeting_gaps find_meeting(const rank_gaps& sender, std::size_t made, const rank_gaps& receiver,
                                                   std::size_t used) {
   const ticks there = sender.ends[made], needed = receiver.begins[used];
-  std::size_t sends = made + 1, receives = used;
+  const std::size_t first = sender.from(made + 1), last = receiver.to(used);
+  std::size_t sends = first, receives = last;
   while (sends < sender.size && sender.ends[sends] <= needed) ++sends;
   while (true) {
     if (sender.opens(sends) > receiver.closes(receives)) {
-      if (--sends == made) break;
+      if (sends == first) break;
+      sends = sender.to(sends - 1);
     } else if (receiver.opens(receives) > sender.closes(sends)) {
-      if (receives == 0 || receiver.closes(--receives) < there) break;
+      if (receives == 0) break;
+      receives = receiver.to(receives - 1);
+      if (receiver.closes(receives) < there) break;
     } else {
       return {sends, receives};
     }
   }
-  receives = used;
+  receives = last;
   while (receives > 0 && receiver.closes(receives - 1) >= there) --receives;
-  return {made + 1, receives};
+  return {first, receives};
 }
 
 /// An exchange whose sends come before its receives.
@@ -33087,9 +33183,7 @@ struct writing_sink {
   std::size_t ranks = 0;
 
   constexpr void next_rank() { (*offsets)[ranks++] = count; }
-  constexpr void operator()(const planned_compute& next) {
-    (*actions)[count++] = action::compute(next.kind, next.micro_batch, next.chunk);
-  }
+  constexpr void operator()(const planned_compute& next) { (*actions)[count++] = to_action(next); }
   constexpr void operator()(const action& next) {
     if (next.is_exchange() && next.transfer_count == 0) return;
     (*actions)[count++] = next;
@@ -33102,9 +33196,7 @@ struct growing_sink {
   std::vector<std::size_t> offsets;
 
   void next_rank() { offsets.push_back(actions.size()); }
-  void operator()(const planned_compute& next) {
-    actions.push_back(action::compute(next.kind, next.micro_batch, next.chunk));
-  }
+  void operator()(const planned_compute& next) { actions.push_back(to_action(next)); }
   void operator()(const action& next) {
     if (!next.is_exchange() || next.transfer_count > 0) actions.push_back(next);
   }
@@ -33115,8 +33207,12 @@ struct compute_sink {
   compute_lists* lists;
   std::size_t rank;
 
-  constexpr void operator()(const planned_compute& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
-  constexpr void operator()(const action& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
+  constexpr void operator()(const planned_compute& next) { lists->add(rank, next); }
+  constexpr void operator()(const action& next) {
+    planned_compute made = plan_compute(next.kind, next.micro_batch, next.chunk);
+    made.paired = next.paired;
+    lists->add(rank, made);
+  }
 };
 
 /// A schedule as code: a class with a `static constexpr std::string_view name` and a
@@ -33450,7 +33546,8 @@ class named_schedule {
     zb_v,
     v_half,
     v_min,
-    dualpipe_v
+    dualpipe_v,
+    dualpipe_v_atomic
   };
   struct named_family {
     std::string_view name;
@@ -33751,7 +33848,7 @@ using v_min_rule = v_pattern_rule<v_min_pattern>;
 // the time in which a rank would wait. With equal times of forward, input and weight gradient their bubble is a third
 // of that of 1F1B or less. They were published as "Zero Bubble Pipeline Parallelism" (Qi et al., 2024), ZB-H1, ZB-H2
 // and ZB-V; as a variant of the interleaved schedule in PyTorch; and as DualPipeV (DeepSeek, 2025), whose pairs of a
-// forward and a backward are written one after the other here, so that each hands on what it has at once.
+// forward and a backward are written one after the other, so that each hands on what it has at once, or as pairs.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -33769,6 +33866,12 @@ class counted_computes {
   constexpr void backward(std::size_t chunk) {
     write(action_kind::backward, inputs_, chunk);
     ++weights_[chunk];
+  }
+
+  /// A forward beside a whole backward.
+  constexpr void pair(std::size_t forward_chunk, std::size_t backward_chunk) {
+    (*out_)(plan_forward_beside_next(forwards_[forward_chunk]++, forward_chunk));
+    backward(backward_chunk);
   }
 
   [[nodiscard]] constexpr std::size_t forwards(std::size_t chunk = 0) const noexcept { return forwards_[chunk]; }
@@ -33882,10 +33985,15 @@ struct zb_v_rule {
   }
 };
 
+/// How a forward and a backward that may run beside each other are written: apart, each handing on what it has at once,
+/// or as a pair, which has both inputs when it begins and both outputs when it ends.
+enum class pair_form : std::uint8_t { apart, atomic };
+
 /// Two chunks of each rank in a V, the second of which is fed from the other end: forwards of one chunk run beside
 /// backwards of the other.
-struct dualpipe_v_rule {
-  static constexpr std::string_view name = "dualpipe-v";
+template <pair_form Pairs>
+struct dualpipe_v_form {
+  static constexpr std::string_view name = Pairs == pair_form::apart ? "dualpipe-v" : "dualpipe-v:atomic";
 
   [[nodiscard]] static constexpr placement placed() { return {2, stage_in_v}; }
   [[nodiscard]] static constexpr std::size_t least_micro_batches(std::size_t ranks) { return 2 * ranks; }
@@ -33903,16 +34011,18 @@ struct dualpipe_v_rule {
       computes.weight(1);
       computes.forward(1);
     }
+    const auto pair = [&](std::size_t forward_chunk, bool is_first) {
+      if (Pairs == pair_form::atomic && !is_first) return computes.pair(forward_chunk, 1 - forward_chunk);
+      computes.forward(forward_chunk);
+      computes.backward(1 - forward_chunk);
+    };
     for (std::size_t i = 2 * at.ranks; i < at.micro_batches + before; ++i) {
-      computes.forward(0);
-      computes.backward(1);
-      computes.forward(1);
-      computes.backward(0);
+      pair(0, behind == 0 && i == 2 * at.ranks);  // the last rank has nothing to gain from its first pair
+      pair(1, false);
     }
     for (std::size_t i = 0; i < behind; ++i) {
       computes.backward(1);
-      computes.forward(1);
-      computes.backward(0);
+      pair(1, false);
     }
     // From the middle on, weight gradients are left for the time in which the rank would wait.
     const std::size_t middle = before / 2;
@@ -33929,6 +34039,9 @@ struct dualpipe_v_rule {
     while (computes.owed(0) > 0) computes.weight(0);
   }
 };
+using dualpipe_v_rule = dualpipe_v_form<pair_form::apart>;
+/// DualPipeV of pairs. It is shorter than the other where a pair saves more than (p - 1) / (2 m - p - 2) of a forward.
+using dualpipe_v_atomic_rule = dualpipe_v_form<pair_form::atomic>;
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
@@ -33937,7 +34050,7 @@ namespace belay::inline BELAY_ABI {
 namespace schedule {
 
 BELAY_DECL std::span<const named_schedule::named_family> named_schedule::families() noexcept {
-  static constexpr std::array<named_family, 11> all = {{{"gpipe", family::gpipe, false},
+  static constexpr std::array<named_family, 12> all = {{{"gpipe", family::gpipe, false},
                                                         {"1f1b", family::one_f_one_b, false},
                                                         {"interleaved", family::interleaved, true},
                                                         {"bfs", family::breadth_first, true},
@@ -33947,7 +34060,8 @@ BELAY_DECL std::span<const named_schedule::named_family> named_schedule::familie
                                                         {"zb-v", family::zb_v, false},
                                                         {"v-half", family::v_half, false},
                                                         {"v-min", family::v_min, false},
-                                                        {"dualpipe-v", family::dualpipe_v, false}}};
+                                                        {"dualpipe-v", family::dualpipe_v, false},
+                                                        {"dualpipe-v:atomic", family::dualpipe_v_atomic, false}}};
   return all;
 }
 
@@ -33973,8 +34087,8 @@ BELAY_DECL named_schedule named_schedule::of(std::string_view name, where at) {
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
     return failed == std::errc() && end == text.data() + text.size() && value > 0 && value <= most_stages;
   };
-  const std::string_view first = next_part();
   const std::span<const named_family> all = families();
+  const std::string_view first = name == all.back().name ? std::exchange(rest, {}) : next_part();
   const auto found = std::find_if(all.begin(), all.end(), [&](const named_family& each) { return each.name == first; });
   std::size_t chunks = 1, group = 0;
   bool known = found != all.end() && found->counts_chunks == !rest.empty() && !name.ends_with(':');
@@ -33985,7 +34099,7 @@ BELAY_DECL named_schedule named_schedule::of(std::string_view name, where at) {
   if (!known || !rest.empty())
     throw input_error("'" + std::string(name.substr(0, 40)) +
                           "' is no schedule; there are gpipe, 1f1b, interleaved:V[:G], bfs:V, interleaved-zb:V, zb-h1, "
-                          "zb-h2, zb-v, v-half, v-min and dualpipe-v, with V chunks a rank",
+                          "zb-h2, zb-v, v-half, v-min and dualpipe-v[:atomic], with V chunks a rank",
                       at);
   return {std::string(name), found->of, chunks, group};
 }
@@ -34003,9 +34117,10 @@ decltype(auto) named_schedule::with_rule(const Use& use) const {
     case family::zb_v: return use(zb_v_rule{});
     case family::v_half: return use(v_half_rule{});
     case family::v_min: return use(v_min_rule{});
-    case family::dualpipe_v: break;
+    case family::dualpipe_v: return use(dualpipe_v_rule{});
+    case family::dualpipe_v_atomic: break;
   }
-  return use(dualpipe_v_rule{});
+  return use(dualpipe_v_atomic_rule{});
 }
 
 BELAY_DECL placement named_schedule::placed() const {
@@ -34054,13 +34169,13 @@ BELAY_DECL dynamic_table named_table(std::string_view name, std::size_t ranks, s
 //
 //   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
 //
-// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
-// activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A chunk other
-// than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them: those of rank
-// 0, a semicolon, those of rank 1: "0 3;1 2".
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. F4&B1: a pair. S, R: send, receive.
+// A, G: the activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A
+// chunk other than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them:
+// those of rank 0, a semicolon, those of rank 1: "0 3;1 2".
 //
 // PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
-// cells where a rank waits, and pairs, whose computes run one after the other: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
+// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
 // table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
 // `belay::proof`.
 
@@ -34100,7 +34215,7 @@ template <any_table Table>
     const char* separator = "";
     for (const action& now : table.actions(rank)) {
       text += separator;
-      separator = ",";
+      separator = now.paired ? "&" : ",";
       if (!now.is_exchange()) {
         text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
         continue;
@@ -34154,6 +34269,7 @@ class csv_reader {
   static bool take(std::string_view& text, char expected);
   static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
 
+  void parse_cell(std::string_view text, std::vector<action>& into) const;
   [[nodiscard]] action parse(std::string_view text) const;
   // A compute of a stage, which the chunk of `made` holds.
   struct stage_compute {
@@ -34240,7 +34356,7 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
     next_row();
     if (trimmed(line_).empty()) more_cells_ = false;
     while (more_cells_) {
-      actions.push_back(parse(next_cell()));
+      parse_cell(next_cell(), actions);
       exchanges = exchanges || actions.back().is_exchange();
     }
     offsets.push_back(actions.size());
@@ -34267,10 +34383,24 @@ BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
   return with_exchanges(table);
 }
 
+BELAY_DECL void csv_reader::parse_cell(std::string_view text, std::vector<action>& into) const {
+  const std::size_t pair = text.find('&');
+  into.push_back(parse(text.substr(0, pair)));
+  if (pair == std::string_view::npos) return;
+  const action beside = parse(text.substr(pair + 1));
+  if (into.back().kind != action_kind::forward ||
+      (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient))
+    refuse("a pair is a forward and a backward, or an input gradient, such as F4&B1");
+  into.back().beside_next();
+  into.push_back(beside);
+}
+
 BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
   std::string_view rest = text;
   const bool pair = take(rest, '(');
+  std::size_t count = 0;
   do {
+    ++count;
     stage_compute next{};
     if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
     const std::size_t kind = std::string_view("FBIW").find(rest.front());
@@ -34282,6 +34412,12 @@ BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<st
     into.push_back(next);
   } while (pair && take(rest, ';'));
   if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
+  if (!pair) return;
+  const action_kind beside = into.back().made.kind;
+  if (count != 2 || into[into.size() - 2].made.kind != action_kind::forward ||
+      (beside != action_kind::backward && beside != action_kind::input_gradient))
+    refuse("a pair is a forward and a backward, or an input gradient, such as (0F1;3B0)OVERLAP_F_B");
+  into[into.size() - 2].made.beside_next();
 }
 
 BELAY_DECL dynamic_table csv_reader::read_computes() {
@@ -34627,7 +34763,9 @@ class timeline_player {
   constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
     auto nobody = [](auto&&...) {};
     return walk(
-        [&](std::size_t rank, const action& now) { return costs.stage(table_->stage(rank, now.chunk)).of(now.kind); },
+        [&](std::size_t rank, const action& now) {
+          return costs.stage(table_->stage(rank, now.chunk)).of(now.kind) - (now.paired ? saved_by_pair(costs) : 0);
+        },
         costs.message(), by, nobody);
   }
 
@@ -34682,9 +34820,11 @@ template <any_table Table>
 struct table_costs {
   std::vector<stage_costs> stages;
   ticks between_ranks = 0;
+  ticks saved_by_pair = 0;
 
   [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
   [[nodiscard]] ticks message() const noexcept { return between_ranks; }
+  [[nodiscard]] ticks pair_saves() const noexcept { return saved_by_pair; }
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
@@ -34728,16 +34868,29 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
   struct rank_state {
     std::size_t at = 0;
     ticks clock = 0;
-    edge* full = nullptr;  // its last tensor waits for room
+    std::array<edge*, 2> full{};  // their last tensors wait for room: of a pair two
   };
   std::vector<rank_state> states(ranks);
-  const auto leave = [&](rank_state& of) {  // whether the edge has room
-    if (of.full == nullptr) return true;
-    const std::size_t needed = of.full->sent - depth;  // tensors that were used
-    if (of.full->used.size() < needed) return false;
-    of.clock = greater_of(of.clock, of.full->used[needed - 1]);
-    of.full = nullptr;
+  const auto leave = [&](rank_state& of) {  // whether the edges have room
+    for (edge*& full : of.full) {
+      if (full == nullptr) continue;
+      const std::size_t needed = full->sent - depth;  // tensors that were used
+      if (full->used.size() < needed) return false;
+      of.clock = greater_of(of.clock, full->used[needed - 1]);
+      full = nullptr;
+    }
     return true;
+  };
+  struct edge_input {
+    edge* from = nullptr;  // none: the compute takes nothing of another stage
+    bool remote = false;
+  };
+  const auto input_of = [&](std::size_t rank, const action& now) {
+    const std::size_t stage = table.stage(rank, now.chunk);
+    const bool forward = now.kind == action_kind::forward;
+    const std::size_t source = forward ? stage - 1 : stage + 1;
+    if (now.kind == action_kind::weight_gradient || source >= stages) return edge_input();
+    return edge_input{&edges[forward ? 0 : 1][source], table.rank_of(source) != rank};
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -34747,23 +34900,35 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
       for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
         const action& now = list[own.at];
         if (now.is_exchange()) continue;
-        const std::size_t stage = table.stage(rank, now.chunk);
-        const bool forward = now.kind == action_kind::forward, weight = now.kind == action_kind::weight_gradient;
-        const std::size_t source = forward ? stage - 1 : stage + 1, what = forward ? 0 : 1;
-        if (!weight && source < stages) {
-          edge& from = edges[what][source];
-          const ticks there = from.there[now.micro_batch];
-          if (there == never) break;
-          const bool remote = table.rank_of(source) != rank;
-          own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
-          if (remote) from.used.push_back(own.clock);
+        // Both inputs are there when a pair begins, both outputs when it ends.
+        const std::span<const action> together = list.subspan(own.at, now.paired ? 2 : 1);
+        ticks clock = own.clock;
+        bool waits = false;
+        for (const action& each : together) {
+          const edge_input input = input_of(rank, each);
+          if (input.from == nullptr) continue;
+          const ticks there = input.from->there[each.micro_batch];
+          waits = waits || there == never;
+          clock = greater_of(clock, there + (input.remote ? costs.message() : 0));
         }
-        own.clock += costs.stage(stage).of(now.kind);
-        if (weight) continue;
-        edge& to = edges[what][stage];
-        to.there[now.micro_batch] = own.clock;
-        const std::size_t user = forward ? stage + 1 : stage - 1;
-        if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full = &to;
+        if (waits) break;
+        for (const action& each : together) {
+          const edge_input input = input_of(rank, each);
+          if (input.remote) input.from->used.push_back(clock);
+        }
+        for (const action& each : together) clock += costs.stage(table.stage(rank, each.chunk)).of(each.kind);
+        own.clock = clock - (now.paired ? costs.pair_saves() : 0);
+        for (std::size_t i = 0; i < together.size(); ++i) {
+          const action& each = together[i];
+          if (each.kind == action_kind::weight_gradient) continue;
+          const std::size_t stage = table.stage(rank, each.chunk);
+          const bool forward = each.kind == action_kind::forward;
+          edge& to = edges[forward ? 0 : 1][stage];
+          to.there[each.micro_batch] = own.clock;
+          const std::size_t user = forward ? stage + 1 : stage - 1;
+          if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full[i] = &to;
+        }
+        own.at += together.size() - 1;
       }
     }
   }
@@ -34837,7 +35002,8 @@ using costs_of_placement = function_ref<std::optional<staged_costs>(const placem
 
 /// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
 /// `named_schedule::names`, then the greedy one. V-Min is taken only where no other table fits, and it is faster than
-/// the greedy one. Deterministic. Throws usage_error where none fits, with what the least needs.
+/// the greedy one. DualPipeV of pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward.
+/// Deterministic. Throws usage_error where none fits, with what the least needs.
 [[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                                 costs_of_placement costs, where at = where::current());
 
@@ -35006,6 +35172,16 @@ struct schedule_candidate {
   }
 };
 
+/// How much less a forward beside a backward has to take for DualPipeV of pairs to be shorter than the other, rounded
+/// down: (p - 1) / (2 m - p - 2) of a third of what its largest stage takes.
+[[nodiscard]] inline ticks least_saving_of_pairs(std::size_t ranks, std::size_t micro_batches,
+                                                 const table_costs& costs) {
+  ticks largest = 0;
+  for (const stage_costs& each : costs.stages)
+    largest = greater_of(largest, each.forward + each.input_gradient + each.weight_gradient);
+  return static_cast<ticks>(ranks - 1) * largest / static_cast<ticks>(3 * (2 * micro_batches - ranks - 2));
+}
+
 BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                   costs_of_placement costs, where at) {
   constexpr std::size_t most_chunks = 4;
@@ -35035,6 +35211,12 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     if (!of) return note(name, "has more stages than the network has layers");
     const std::size_t fewest = each.least_micro_batches(ranks);
     if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    if (name == dualpipe_v_atomic_rule::name) {
+      const ticks least_saving = least_saving_of_pairs(ranks, micro_batches, of->time), saved = of->time.pair_saves();
+      if (saved <= least_saving)
+        return note(name, "saves " + std::to_string(saved) + " a pair, and pays above " +
+                              std::to_string(least_saving));
+    }
     consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
   };
   for (const std::string& name : names) {

@@ -50,6 +50,8 @@ enum class fault_kind : std::uint8_t {
   weight_gradient_before_input_gradient,
   weight_gradient_out_of_order,
   backward_whole_and_halves,
+  pair_without_backward,
+  pair_of_one_micro_batch,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -72,7 +74,7 @@ enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data,
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::backward_whole_and_halves) return fault_class::compute;
+  if (kind <= fault_kind::pair_of_one_micro_batch) return fault_class::compute;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
   return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
@@ -280,6 +282,7 @@ class prover {
         }
         if (stage > 0 && !has_input(rank, before, received_activation, done - micro_batches_, stage - 1, forward_done))
           note({fault_kind::forward_before_receive, stage, batch, i});
+        if (now.paired) expect_pair(actions, size, i, stage);
         *done = before | forward_done;
         ++live;
         if (live > peak) peak = live;
@@ -312,6 +315,17 @@ class prover {
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // A pair has a backward directly after its forward, whose inputs do not come from that forward.
+  constexpr void expect_pair(const action* actions, std::size_t size, std::size_t index, std::size_t stage) {
+    const action& forward = actions[index];
+    const action& beside = actions[index + 1 < size ? index + 1 : index];  // itself: there is none
+    if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) {
+      note({fault_kind::pair_without_backward, stage, forward.micro_batch, index});
+    } else if (beside.chunk == forward.chunk && beside.micro_batch == forward.micro_batch) {
+      note({fault_kind::pair_of_one_micro_batch, stage, forward.micro_batch, index});
+    }
   }
 
   // Of a backward or a half that was run before, as one or in halves.

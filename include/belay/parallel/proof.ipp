@@ -50,6 +50,10 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
              "; they are added in the order 0, 1, 2, ... so that gradients keep their bits";
     case fault_kind::backward_whole_and_halves:
       return stage + " runs the backward of " + batch + " as a whole and in halves" + at;
+    case fault_kind::pair_without_backward:
+      return stage + " runs the forward of " + batch + " beside a backward, and none comes directly after it" + at;
+    case fault_kind::pair_of_one_micro_batch:
+      return stage + " runs the forward of " + batch + " beside its own backward, which needs it" + at;
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:

@@ -23,7 +23,8 @@ namespace {
 
 // A network whose layers take so long, cut into equal stages. Times of a rank are given: a chunk takes its part.
 std::optional<staged_costs> cut(std::size_t ranks, const schedule::stage_costs& rank, ticks message,
-                                const schedule::stage_bytes& kept, const schedule::placement& placed) {
+                                const schedule::stage_bytes& kept, const schedule::placement& placed,
+                                ticks saved_by_pair = 0) {
   const auto chunks = static_cast<ticks>(placed.chunks);
   const auto parts = static_cast<std::uint64_t>(placed.chunks);
   if (rank.forward % chunks != 0) return std::nullopt;
@@ -31,7 +32,7 @@ std::optional<staged_costs> cut(std::size_t ranks, const schedule::stage_costs& 
   return staged_costs{
       {std::vector<schedule::stage_costs>(
            stages, {rank.forward / chunks, rank.input_gradient / chunks, rank.weight_gradient / chunks}),
-       message},
+       message, saved_by_pair},
       std::vector<schedule::stage_bytes>(stages, {kept.for_input_gradient / parts, kept.for_weight_gradient / parts})};
 }
 
@@ -42,11 +43,12 @@ struct question {
   ticks message = 0;
   std::uint64_t budget = 1'000'000;
   schedule::stage_bytes kept{12'000, 6'000};  // of a micro-batch, on a rank
+  ticks saved_by_pair = 0;
 };
 schedule::schedule_choice answer(const question& of) {
   const std::vector<std::uint64_t> budget(of.ranks, of.budget);
   return schedule::choose(of.micro_batches, budget, [&](const schedule::placement& placed) {
-    return cut(of.ranks, of.times, of.message, of.kept, placed);
+    return cut(of.ranks, of.times, of.message, of.kept, placed, of.saved_by_pair);
   });
 }
 
@@ -131,6 +133,24 @@ TEST_CASE("with memory for all, the shortest is chosen; with less, what fits; V-
   MESSAGE("half: ", half.name, " ", half.cost.total, ", v-half ", total("v-half"), ", v-min ", total("v-min"));
   of.budget = 12'000;
   CHECK_THROWS_WITH_AS(static_cast<void>(answer(of)), doctest::Contains("fits: "), belay::usage_error);
+}
+
+TEST_CASE("DualPipeV of pairs is taken where a pair saves enough, and refused with what would be enough") {
+  question of;
+  of.ranks = 8;
+  of.micro_batches = 32;
+  of.times = {2400, 2400, 2400};  // a unit is 1200, and (p - 1) / (2 m - p - 2) of it 155.6
+  of.message = 100;               // schedules of many chunks send more
+  CHECK(reason(answer(of), "dualpipe-v:atomic") == "saves 0 a pair, and pays above 155");
+  of.saved_by_pair = 155;
+  CHECK(reason(answer(of), "dualpipe-v:atomic") == "saves 155 a pair, and pays above 155");
+  of.saved_by_pair = 156;
+  CHECK(reason(answer(of), "dualpipe-v:atomic").find("takes ") == 0);  // judged by its time
+  of.saved_by_pair = 1000;
+  const auto found = answer(of);
+  CHECK(found.name == "dualpipe-v:atomic");
+  CHECK(found.cost.total < 32 * 7200);  // less than its computes one after the other
+  CHECK(belay::proof(found.table).valid());
 }
 
 TEST_CASE("at times with which V-Min is slower than 1F1B it is not chosen where that fits") {

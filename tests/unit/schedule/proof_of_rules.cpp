@@ -30,6 +30,7 @@ static_assert(is_proven<schedule::zb_h1_rule{}>);
 static_assert(is_proven<schedule::zb_h2_rule{}>);
 static_assert(is_proven<schedule::zb_v_rule{}>);
 static_assert(is_proven<schedule::dualpipe_v_rule{}>);
+static_assert(is_proven<schedule::dualpipe_v_atomic_rule{}>);
 static_assert(is_proven<schedule::v_half_rule{}>);
 static_assert(is_proven<schedule::v_min_rule{}>);
 
@@ -45,8 +46,8 @@ TEST_CASE("every table of every size is proven, ends without a buffer, and takes
         const auto table = schedule::generate(rule, p, m);
         const auto proven = belay::proof(table);
         REQUIRE_MESSAGE(proven.valid(), belay::explain(proven.reason));
-        const auto found = schedule::cost_of(table, schedule::equal_costs{{3, 2, 4}, 1});
-        const auto judged = test::naive_timeline(table, 3, 2, 4, 1);
+        const auto found = schedule::cost_of(table, schedule::equal_costs{{3, 2, 4}, 1, 2});
+        const auto judged = test::naive_timeline(table, 3, 2, 4, 1, test::forgets::nothing, 2);
         REQUIRE(judged.ended);
         REQUIRE(found.total == judged.total);
         REQUIRE(found.longest == judged.longest);
@@ -85,11 +86,11 @@ TEST_CASE(
   test::for_each_rule([](const auto& rule, const std::string& name) {
     for (const std::size_t p : {2U, 4U, 5U}) {
       const auto table = schedule::generate(rule, p, 4 * p);
-      for (const auto& costs : {units, schedule::equal_costs{{3, 4, 2}, 0}, schedule::equal_costs{{5, 3, 3}, 1}}) {
+      for (const auto& costs : {units, schedule::equal_costs{{3, 4, 2}, 0}, schedule::equal_costs{{5, 3, 3}, 1, 2}}) {
         CAPTURE(name);
         CAPTURE(p);
-        const schedule::table_costs all{std::vector<schedule::stage_costs>(table.stages(), costs.each),
-                                        costs.message()};
+        const schedule::table_costs all{std::vector<schedule::stage_costs>(table.stages(), costs.each), costs.message(),
+                                        costs.pair_saves()};
         const schedule::edge_depths found = schedule::find_depths(table, all);
         CHECK(found.to_run == 0);
         const ticks total = schedule::cost_of(table, costs).total;

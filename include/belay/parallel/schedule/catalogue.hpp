@@ -2,7 +2,7 @@
 //
 // Schedules by name, as command lines and files have them:
 //
-//   gpipe  1f1b  interleaved:V[:G]  bfs:V  interleaved-zb:V  zb-h1  zb-h2  zb-v  v-half  v-min  dualpipe-v
+//   gpipe  1f1b  interleaved:V[:G]  bfs:V  interleaved-zb:V  zb-h1  zb-h2  zb-v  v-half  v-min  dualpipe-v[:atomic]
 //
 // V is the number of chunks of each rank, G the micro-batches that pass a chunk before the next one begins. Tables are
 // made at start-up; while compiling, rules are values (`generate<schedule::zb_v_rule{}, 4, 16>()`).
@@ -59,7 +59,8 @@ class named_schedule {
     zb_v,
     v_half,
     v_min,
-    dualpipe_v
+    dualpipe_v,
+    dualpipe_v_atomic
   };
   struct named_family {
     std::string_view name;

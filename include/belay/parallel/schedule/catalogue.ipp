@@ -19,7 +19,7 @@ namespace belay::inline BELAY_ABI {
 namespace schedule {
 
 BELAY_DECL std::span<const named_schedule::named_family> named_schedule::families() noexcept {
-  static constexpr std::array<named_family, 11> all = {{{"gpipe", family::gpipe, false},
+  static constexpr std::array<named_family, 12> all = {{{"gpipe", family::gpipe, false},
                                                         {"1f1b", family::one_f_one_b, false},
                                                         {"interleaved", family::interleaved, true},
                                                         {"bfs", family::breadth_first, true},
@@ -29,7 +29,8 @@ BELAY_DECL std::span<const named_schedule::named_family> named_schedule::familie
                                                         {"zb-v", family::zb_v, false},
                                                         {"v-half", family::v_half, false},
                                                         {"v-min", family::v_min, false},
-                                                        {"dualpipe-v", family::dualpipe_v, false}}};
+                                                        {"dualpipe-v", family::dualpipe_v, false},
+                                                        {"dualpipe-v:atomic", family::dualpipe_v_atomic, false}}};
   return all;
 }
 
@@ -55,8 +56,8 @@ BELAY_DECL named_schedule named_schedule::of(std::string_view name, where at) {
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
     return failed == std::errc() && end == text.data() + text.size() && value > 0 && value <= most_stages;
   };
-  const std::string_view first = next_part();
   const std::span<const named_family> all = families();
+  const std::string_view first = name == all.back().name ? std::exchange(rest, {}) : next_part();
   const auto found = std::find_if(all.begin(), all.end(), [&](const named_family& each) { return each.name == first; });
   std::size_t chunks = 1, group = 0;
   bool known = found != all.end() && found->counts_chunks == !rest.empty() && !name.ends_with(':');
@@ -67,7 +68,7 @@ BELAY_DECL named_schedule named_schedule::of(std::string_view name, where at) {
   if (!known || !rest.empty())
     throw input_error("'" + std::string(name.substr(0, 40)) +
                           "' is no schedule; there are gpipe, 1f1b, interleaved:V[:G], bfs:V, interleaved-zb:V, zb-h1, "
-                          "zb-h2, zb-v, v-half, v-min and dualpipe-v, with V chunks a rank",
+                          "zb-h2, zb-v, v-half, v-min and dualpipe-v[:atomic], with V chunks a rank",
                       at);
   return {std::string(name), found->of, chunks, group};
 }
@@ -85,9 +86,10 @@ decltype(auto) named_schedule::with_rule(const Use& use) const {
     case family::zb_v: return use(zb_v_rule{});
     case family::v_half: return use(v_half_rule{});
     case family::v_min: return use(v_min_rule{});
-    case family::dualpipe_v: break;
+    case family::dualpipe_v: return use(dualpipe_v_rule{});
+    case family::dualpipe_v_atomic: break;
   }
-  return use(dualpipe_v_rule{});
+  return use(dualpipe_v_atomic_rule{});
 }
 
 BELAY_DECL placement named_schedule::placed() const {

@@ -48,19 +48,38 @@ concept schedule_costs = requires(const Costs& costs, std::size_t stage) {
 struct equal_costs {
   stage_costs each{};
   ticks between_ranks = 0;
+  ticks saved_by_pair = 0;
 
   [[nodiscard]] constexpr const stage_costs& stage(std::size_t) const noexcept { return each; }
   [[nodiscard]] constexpr ticks message() const noexcept { return between_ranks; }
+  [[nodiscard]] constexpr ticks pair_saves() const noexcept { return saved_by_pair; }
 };
+
+/// How much less a forward beside a backward takes than one after the other; 0 where the costs do not say.
+template <schedule_costs Costs>
+[[nodiscard]] constexpr ticks saved_by_pair(const Costs& costs) noexcept {
+  if constexpr (requires { costs.pair_saves(); }) return costs.pair_saves();
+  return 0;
+}
 
 /// A compute of a rank's list: less to carry than an action, which may have transfers.
 struct planned_compute {
   action_kind kind = action_kind::forward;
+  bool paired = false;
   std::uint16_t chunk = 0;
   std::uint32_t micro_batch = 0;
 };
 [[nodiscard]] constexpr planned_compute plan_compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
-  return {kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+  return {kind, false, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+/// A forward that runs beside the backward after it; see `action::beside_next`.
+[[nodiscard]] constexpr planned_compute plan_forward_beside_next(std::size_t micro_batch, std::size_t chunk = 0) {
+  return {action_kind::forward, true, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+[[nodiscard]] constexpr action to_action(const planned_compute& of) {
+  action made = action::compute(of.kind, of.micro_batch, of.chunk);
+  made.paired = of.paired;
+  return made;
 }
 
 /// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
@@ -113,7 +132,7 @@ class compute_lists {
                       [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       for (const action& next : table.actions(rank))
-        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk);
+        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
     }
   }
 
@@ -143,18 +162,26 @@ class compute_lists {
   [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
 
   /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind.
+  constexpr void add(std::size_t rank, const planned_compute& next) {
+    add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
+  }
   constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
+    add(rank, kind, micro_batch, chunk, false);
+  }
+
+ private:
+  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk, bool paired) {
     std::uint32_t& count = counts_.data()[rank];
     if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
     if (micro_batch >= micro_batches_ || chunk >= chunks_)
       throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
     planned_compute& next = computes_.data()[rank * capacity_ + count++];
     next.kind = kind;
+    next.paired = paired;
     next.chunk = static_cast<std::uint16_t>(chunk);
     next.micro_batch = static_cast<std::uint32_t>(micro_batch);
   }
 
- private:
   std::size_t ranks_;
   std::size_t chunks_;
   std::size_t micro_batches_;
@@ -179,8 +206,8 @@ struct eager_times {
   scratch_array<std::uint32_t> input;    // and of its input gradient
 };
 
-/// Fills `times`. False where the lists can not be run in this order, whatever the exchanges: some wait for each other,
-/// or lack what others need.
+/// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
+/// order, whatever the exchanges: some wait for each other, or lack what others need.
 template <schedule_costs Costs>
 constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
@@ -203,7 +230,17 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   std::uint32_t* const ran = next.data();
   std::uint32_t* const waiting = ready.data();
   std::size_t* const awaited = waits_for.data();
+  const ticks saved = saved_by_pair(costs);
   std::size_t runnable = 0;
+  // Wakes the rank that waits for what a stage made.
+  const auto hand_on = [&](bool forward, std::size_t stage, std::size_t cell) {
+    const std::size_t to = forward ? stage + 1 : stage - 1;
+    if (to >= stages) return;
+    const std::size_t taker = rank_of[to];
+    if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) return;
+    awaited[taker] = 0;
+    waiting[runnable++] = static_cast<std::uint32_t>(taker);
+  };
   for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
   std::size_t ended = 0;
   while (runnable > 0) {
@@ -238,17 +275,37 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         const ticks there = ends[source - 1] + (rank_of[from] != rank ? message : 0);
         if (there > clock) clock = there;
       }
+      if (now.paired) {
+        if (!forward || at + 1 == size) return false;
+        const planned_compute& beside = list[at + 1];
+        const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
+        if (forwards[other_cell] == 0) return false;
+        if (other + 1 < stages) {
+          const std::uint32_t given = inputs[other_cell + micro_batches];
+          if (given == 0) {
+            awaited[rank] = 2 + 2 * (other_cell + micro_batches);
+            break;
+          }
+          const ticks there = ends[given - 1] + (rank_of[other + 1] != rank ? message : 0);
+          if (there > clock) clock = there;
+        }
+        begins[first + at] = begins[first + at + 1] = clock;
+        clock += cost_of[stage].forward + cost_of[other].of(beside.kind) - saved;
+        ends[first + at] = ends[first + at + 1] = clock;
+        forwards[cell] = static_cast<std::uint32_t>(first + at + 1);
+        inputs[other_cell] = static_cast<std::uint32_t>(first + at + 2);
+        hand_on(true, stage, cell);
+        hand_on(false, other, other_cell);
+        ++at;
+        continue;
+      }
       begins[first + at] = clock;
       clock += cost_of[stage].of(now.kind);
       ends[first + at] = clock;
       if (weight) continue;
       (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
-      const std::size_t to = forward ? stage + 1 : stage - 1;
-      if (to >= stages) continue;
-      const std::size_t taker = rank_of[to];
-      if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) continue;
-      awaited[taker] = 0;
-      waiting[runnable++] = static_cast<std::uint32_t>(taker);
+      hand_on(forward, stage, cell);
     }
     ran[rank] = static_cast<std::uint32_t>(at);
     ended += at == size;
@@ -282,7 +339,7 @@ template <schedule_costs Costs>
     ticks busy = 0;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      busy += ends[i] - begins[i];
+      if (!list[i].paired) busy += ends[i] - begins[i];
       const action_kind kind = list[i].kind;
       if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
       if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;

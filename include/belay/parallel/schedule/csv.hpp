@@ -9,13 +9,13 @@
 //
 //   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
 //
-// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. S, R: send, receive. A, G: the
-// activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A chunk other
-// than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them: those of rank
-// 0, a semicolon, those of rank 1: "0 3;1 2".
+// F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. F4&B1: a pair. S, R: send, receive.
+// A, G: the activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A
+// chunk other than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them:
+// those of rank 0, a semicolon, those of rank 1: "0 3;1 2".
 //
 // PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
-// cells where a rank waits, and pairs, whose computes run one after the other: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
+// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
 // table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
 // `belay::proof`.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
@@ -68,7 +68,7 @@ template <any_table Table>
     const char* separator = "";
     for (const action& now : table.actions(rank)) {
       text += separator;
-      separator = ",";
+      separator = now.paired ? "&" : ",";
       if (!now.is_exchange()) {
         text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
         continue;
@@ -122,6 +122,7 @@ class csv_reader {
   static bool take(std::string_view& text, char expected);
   static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
 
+  void parse_cell(std::string_view text, std::vector<action>& into) const;
   [[nodiscard]] action parse(std::string_view text) const;
   // A compute of a stage, which the chunk of `made` holds.
   struct stage_compute {

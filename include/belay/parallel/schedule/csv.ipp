@@ -69,7 +69,7 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
     next_row();
     if (trimmed(line_).empty()) more_cells_ = false;
     while (more_cells_) {
-      actions.push_back(parse(next_cell()));
+      parse_cell(next_cell(), actions);
       exchanges = exchanges || actions.back().is_exchange();
     }
     offsets.push_back(actions.size());
@@ -96,10 +96,24 @@ BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
   return with_exchanges(table);
 }
 
+BELAY_DECL void csv_reader::parse_cell(std::string_view text, std::vector<action>& into) const {
+  const std::size_t pair = text.find('&');
+  into.push_back(parse(text.substr(0, pair)));
+  if (pair == std::string_view::npos) return;
+  const action beside = parse(text.substr(pair + 1));
+  if (into.back().kind != action_kind::forward ||
+      (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient))
+    refuse("a pair is a forward and a backward, or an input gradient, such as F4&B1");
+  into.back().beside_next();
+  into.push_back(beside);
+}
+
 BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<stage_compute>& into) const {
   std::string_view rest = text;
   const bool pair = take(rest, '(');
+  std::size_t count = 0;
   do {
+    ++count;
     stage_compute next{};
     if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
     const std::size_t kind = std::string_view("FBIW").find(rest.front());
@@ -111,6 +125,12 @@ BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<st
     into.push_back(next);
   } while (pair && take(rest, ';'));
   if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
+  if (!pair) return;
+  const action_kind beside = into.back().made.kind;
+  if (count != 2 || into[into.size() - 2].made.kind != action_kind::forward ||
+      (beside != action_kind::backward && beside != action_kind::input_gradient))
+    refuse("a pair is a forward and a backward, or an input gradient, such as (0F1;3B0)OVERLAP_F_B");
+  into[into.size() - 2].made.beside_next();
 }
 
 BELAY_DECL dynamic_table csv_reader::read_computes() {

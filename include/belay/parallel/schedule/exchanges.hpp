@@ -22,7 +22,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The gaps of a rank: gap g is the time between its compute g - 1 and its compute g.
+/// The gaps of a rank: gap g is the time between its compute g - 1 and its compute g. Within a pair is none.
 struct rank_gaps {
   const ticks* begins;
   const ticks* ends;
@@ -32,6 +32,14 @@ struct rank_gaps {
   [[nodiscard]] constexpr ticks closes(std::size_t gap) const noexcept {
     return gap == size ? largest_value<ticks> : begins[gap];
   }
+  // Computes of a pair begin together: the second one before the first one's end.
+  [[nodiscard]] constexpr bool is_within_pair(std::size_t gap) const noexcept {
+    return gap > 0 && gap < size && begins[gap] < ends[gap - 1];
+  }
+  [[nodiscard]] constexpr std::size_t from(std::size_t gap) const noexcept {
+    return is_within_pair(gap) ? gap + 1 : gap;
+  }
+  [[nodiscard]] constexpr std::size_t to(std::size_t gap) const noexcept { return is_within_pair(gap) ? gap - 1 : gap; }
 };
 
 /// The gaps of sender and receiver in which a tensor travels.
@@ -44,20 +52,24 @@ struct meeting_gaps {
 [[nodiscard]] constexpr meeting_gaps find_meeting(const rank_gaps& sender, std::size_t made, const rank_gaps& receiver,
                                                   std::size_t used) {
   const ticks there = sender.ends[made], needed = receiver.begins[used];
-  std::size_t sends = made + 1, receives = used;
+  const std::size_t first = sender.from(made + 1), last = receiver.to(used);
+  std::size_t sends = first, receives = last;
   while (sends < sender.size && sender.ends[sends] <= needed) ++sends;
   while (true) {
     if (sender.opens(sends) > receiver.closes(receives)) {
-      if (--sends == made) break;
+      if (sends == first) break;
+      sends = sender.to(sends - 1);
     } else if (receiver.opens(receives) > sender.closes(sends)) {
-      if (receives == 0 || receiver.closes(--receives) < there) break;
+      if (receives == 0) break;
+      receives = receiver.to(receives - 1);
+      if (receiver.closes(receives) < there) break;
     } else {
       return {sends, receives};
     }
   }
-  receives = used;
+  receives = last;
   while (receives > 0 && receiver.closes(receives - 1) >= there) --receives;
-  return {made + 1, receives};
+  return {first, receives};
 }
 
 /// An exchange whose sends come before its receives.

@@ -172,6 +172,16 @@ struct schedule_candidate {
   }
 };
 
+/// How much less a forward beside a backward has to take for DualPipeV of pairs to be shorter than the other, rounded
+/// down: (p - 1) / (2 m - p - 2) of a third of what its largest stage takes.
+[[nodiscard]] inline ticks least_saving_of_pairs(std::size_t ranks, std::size_t micro_batches,
+                                                 const table_costs& costs) {
+  ticks largest = 0;
+  for (const stage_costs& each : costs.stages)
+    largest = greater_of(largest, each.forward + each.input_gradient + each.weight_gradient);
+  return static_cast<ticks>(ranks - 1) * largest / static_cast<ticks>(3 * (2 * micro_batches - ranks - 2));
+}
+
 BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                   costs_of_placement costs, where at) {
   constexpr std::size_t most_chunks = 4;
@@ -201,6 +211,12 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     if (!of) return note(name, "has more stages than the network has layers");
     const std::size_t fewest = each.least_micro_batches(ranks);
     if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    if (name == dualpipe_v_atomic_rule::name) {
+      const ticks least_saving = least_saving_of_pairs(ranks, micro_batches, of->time), saved = of->time.pair_saves();
+      if (saved <= least_saving)
+        return note(name, "saves " + std::to_string(saved) + " a pair, and pays above " +
+                              std::to_string(least_saving));
+    }
     consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
   };
   for (const std::string& name : names) {

@@ -47,9 +47,7 @@ struct writing_sink {
   std::size_t ranks = 0;
 
   constexpr void next_rank() { (*offsets)[ranks++] = count; }
-  constexpr void operator()(const planned_compute& next) {
-    (*actions)[count++] = action::compute(next.kind, next.micro_batch, next.chunk);
-  }
+  constexpr void operator()(const planned_compute& next) { (*actions)[count++] = to_action(next); }
   constexpr void operator()(const action& next) {
     if (next.is_exchange() && next.transfer_count == 0) return;
     (*actions)[count++] = next;
@@ -62,9 +60,7 @@ struct growing_sink {
   std::vector<std::size_t> offsets;
 
   void next_rank() { offsets.push_back(actions.size()); }
-  void operator()(const planned_compute& next) {
-    actions.push_back(action::compute(next.kind, next.micro_batch, next.chunk));
-  }
+  void operator()(const planned_compute& next) { actions.push_back(to_action(next)); }
   void operator()(const action& next) {
     if (!next.is_exchange() || next.transfer_count > 0) actions.push_back(next);
   }
@@ -75,8 +71,12 @@ struct compute_sink {
   compute_lists* lists;
   std::size_t rank;
 
-  constexpr void operator()(const planned_compute& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
-  constexpr void operator()(const action& next) { lists->add(rank, next.kind, next.micro_batch, next.chunk); }
+  constexpr void operator()(const planned_compute& next) { lists->add(rank, next); }
+  constexpr void operator()(const action& next) {
+    planned_compute made = plan_compute(next.kind, next.micro_batch, next.chunk);
+    made.paired = next.paired;
+    lists->add(rank, made);
+  }
 };
 
 /// A schedule as code: a class with a `static constexpr std::string_view name` and a

@@ -54,6 +54,7 @@ struct action {
 
   action_kind kind = action_kind::forward;
   std::uint8_t transfer_count = 0;
+  bool paired = false;  // a forward that runs beside the backward after it; see `beside_next`
   std::uint16_t chunk = 0;
   std::uint32_t micro_batch = 0;
   std::array<transfer, most_transfers> group{};
@@ -64,6 +65,14 @@ struct action {
     made.chunk = static_cast<std::uint16_t>(chunk);
     made.micro_batch = static_cast<std::uint32_t>(micro_batch);
     return made;
+  }
+
+  /// Makes this forward one with the backward after it, of another micro-batch: both inputs are there when the pair
+  /// begins, both outputs when it ends. Where nothing can run beside another, it is the forward and then the backward.
+  constexpr action& beside_next() {
+    if (kind != action_kind::forward) throw usage_error("a forward runs beside the backward after it", {});
+    paired = true;
+    return *this;
   }
 
   /// An empty group; fill it with `send` and `receive`. A table drops a group that stays empty.

@@ -170,7 +170,9 @@ class timeline_player {
   constexpr const timeline_result<per_rank>& play_costs(const Costs& costs, transport by = {}) {
     auto nobody = [](auto&&...) {};
     return walk(
-        [&](std::size_t rank, const action& now) { return costs.stage(table_->stage(rank, now.chunk)).of(now.kind); },
+        [&](std::size_t rank, const action& now) {
+          return costs.stage(table_->stage(rank, now.chunk)).of(now.kind) - (now.paired ? saved_by_pair(costs) : 0);
+        },
         costs.message(), by, nobody);
   }
 
@@ -225,9 +227,11 @@ template <any_table Table>
 struct table_costs {
   std::vector<stage_costs> stages;
   ticks between_ranks = 0;
+  ticks saved_by_pair = 0;
 
   [[nodiscard]] const stage_costs& stage(std::size_t number) const noexcept { return stages[number]; }
   [[nodiscard]] ticks message() const noexcept { return between_ranks; }
+  [[nodiscard]] ticks pair_saves() const noexcept { return saved_by_pair; }
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which

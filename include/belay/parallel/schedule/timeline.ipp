@@ -27,16 +27,29 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
   struct rank_state {
     std::size_t at = 0;
     ticks clock = 0;
-    edge* full = nullptr;  // its last tensor waits for room
+    std::array<edge*, 2> full{};  // their last tensors wait for room: of a pair two
   };
   std::vector<rank_state> states(ranks);
-  const auto leave = [&](rank_state& of) {  // whether the edge has room
-    if (of.full == nullptr) return true;
-    const std::size_t needed = of.full->sent - depth;  // tensors that were used
-    if (of.full->used.size() < needed) return false;
-    of.clock = greater_of(of.clock, of.full->used[needed - 1]);
-    of.full = nullptr;
+  const auto leave = [&](rank_state& of) {  // whether the edges have room
+    for (edge*& full : of.full) {
+      if (full == nullptr) continue;
+      const std::size_t needed = full->sent - depth;  // tensors that were used
+      if (full->used.size() < needed) return false;
+      of.clock = greater_of(of.clock, full->used[needed - 1]);
+      full = nullptr;
+    }
     return true;
+  };
+  struct edge_input {
+    edge* from = nullptr;  // none: the compute takes nothing of another stage
+    bool remote = false;
+  };
+  const auto input_of = [&](std::size_t rank, const action& now) {
+    const std::size_t stage = table.stage(rank, now.chunk);
+    const bool forward = now.kind == action_kind::forward;
+    const std::size_t source = forward ? stage - 1 : stage + 1;
+    if (now.kind == action_kind::weight_gradient || source >= stages) return edge_input();
+    return edge_input{&edges[forward ? 0 : 1][source], table.rank_of(source) != rank};
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -46,23 +59,35 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
       for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
         const action& now = list[own.at];
         if (now.is_exchange()) continue;
-        const std::size_t stage = table.stage(rank, now.chunk);
-        const bool forward = now.kind == action_kind::forward, weight = now.kind == action_kind::weight_gradient;
-        const std::size_t source = forward ? stage - 1 : stage + 1, what = forward ? 0 : 1;
-        if (!weight && source < stages) {
-          edge& from = edges[what][source];
-          const ticks there = from.there[now.micro_batch];
-          if (there == never) break;
-          const bool remote = table.rank_of(source) != rank;
-          own.clock = greater_of(own.clock, there + (remote ? costs.message() : 0));
-          if (remote) from.used.push_back(own.clock);
+        // Both inputs are there when a pair begins, both outputs when it ends.
+        const std::span<const action> together = list.subspan(own.at, now.paired ? 2 : 1);
+        ticks clock = own.clock;
+        bool waits = false;
+        for (const action& each : together) {
+          const edge_input input = input_of(rank, each);
+          if (input.from == nullptr) continue;
+          const ticks there = input.from->there[each.micro_batch];
+          waits = waits || there == never;
+          clock = greater_of(clock, there + (input.remote ? costs.message() : 0));
         }
-        own.clock += costs.stage(stage).of(now.kind);
-        if (weight) continue;
-        edge& to = edges[what][stage];
-        to.there[now.micro_batch] = own.clock;
-        const std::size_t user = forward ? stage + 1 : stage - 1;
-        if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full = &to;
+        if (waits) break;
+        for (const action& each : together) {
+          const edge_input input = input_of(rank, each);
+          if (input.remote) input.from->used.push_back(clock);
+        }
+        for (const action& each : together) clock += costs.stage(table.stage(rank, each.chunk)).of(each.kind);
+        own.clock = clock - (now.paired ? costs.pair_saves() : 0);
+        for (std::size_t i = 0; i < together.size(); ++i) {
+          const action& each = together[i];
+          if (each.kind == action_kind::weight_gradient) continue;
+          const std::size_t stage = table.stage(rank, each.chunk);
+          const bool forward = each.kind == action_kind::forward;
+          edge& to = edges[forward ? 0 : 1][stage];
+          to.there[each.micro_batch] = own.clock;
+          const std::size_t user = forward ? stage + 1 : stage - 1;
+          if (user < stages && table.rank_of(user) != rank && ++to.sent > depth) own.full[i] = &to;
+        }
+        own.at += together.size() - 1;
       }
     }
   }

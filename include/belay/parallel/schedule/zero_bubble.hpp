@@ -4,7 +4,7 @@
 // the time in which a rank would wait. With equal times of forward, input and weight gradient their bubble is a third
 // of that of 1F1B or less. They were published as "Zero Bubble Pipeline Parallelism" (Qi et al., 2024), ZB-H1, ZB-H2
 // and ZB-V; as a variant of the interleaved schedule in PyTorch; and as DualPipeV (DeepSeek, 2025), whose pairs of a
-// forward and a backward are written one after the other here, so that each hands on what it has at once.
+// forward and a backward are written one after the other, so that each hands on what it has at once, or as pairs.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
@@ -33,6 +33,12 @@ class counted_computes {
   constexpr void backward(std::size_t chunk) {
     write(action_kind::backward, inputs_, chunk);
     ++weights_[chunk];
+  }
+
+  /// A forward beside a whole backward.
+  constexpr void pair(std::size_t forward_chunk, std::size_t backward_chunk) {
+    (*out_)(plan_forward_beside_next(forwards_[forward_chunk]++, forward_chunk));
+    backward(backward_chunk);
   }
 
   [[nodiscard]] constexpr std::size_t forwards(std::size_t chunk = 0) const noexcept { return forwards_[chunk]; }
@@ -146,10 +152,15 @@ struct zb_v_rule {
   }
 };
 
+/// How a forward and a backward that may run beside each other are written: apart, each handing on what it has at once,
+/// or as a pair, which has both inputs when it begins and both outputs when it ends.
+enum class pair_form : std::uint8_t { apart, atomic };
+
 /// Two chunks of each rank in a V, the second of which is fed from the other end: forwards of one chunk run beside
 /// backwards of the other.
-struct dualpipe_v_rule {
-  static constexpr std::string_view name = "dualpipe-v";
+template <pair_form Pairs>
+struct dualpipe_v_form {
+  static constexpr std::string_view name = Pairs == pair_form::apart ? "dualpipe-v" : "dualpipe-v:atomic";
 
   [[nodiscard]] static constexpr placement placed() { return {2, stage_in_v}; }
   [[nodiscard]] static constexpr std::size_t least_micro_batches(std::size_t ranks) { return 2 * ranks; }
@@ -167,16 +178,18 @@ struct dualpipe_v_rule {
       computes.weight(1);
       computes.forward(1);
     }
+    const auto pair = [&](std::size_t forward_chunk, bool is_first) {
+      if (Pairs == pair_form::atomic && !is_first) return computes.pair(forward_chunk, 1 - forward_chunk);
+      computes.forward(forward_chunk);
+      computes.backward(1 - forward_chunk);
+    };
     for (std::size_t i = 2 * at.ranks; i < at.micro_batches + before; ++i) {
-      computes.forward(0);
-      computes.backward(1);
-      computes.forward(1);
-      computes.backward(0);
+      pair(0, behind == 0 && i == 2 * at.ranks);  // the last rank has nothing to gain from its first pair
+      pair(1, false);
     }
     for (std::size_t i = 0; i < behind; ++i) {
       computes.backward(1);
-      computes.forward(1);
-      computes.backward(0);
+      pair(1, false);
     }
     // From the middle on, weight gradients are left for the time in which the rank would wait.
     const std::size_t middle = before / 2;
@@ -193,6 +206,9 @@ struct dualpipe_v_rule {
     while (computes.owed(0) > 0) computes.weight(0);
   }
 };
+using dualpipe_v_rule = dualpipe_v_form<pair_form::apart>;
+/// DualPipeV of pairs. It is shorter than the other where a pair saves more than (p - 1) / (2 m - p - 2) of a forward.
+using dualpipe_v_atomic_rule = dualpipe_v_form<pair_form::atomic>;
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI

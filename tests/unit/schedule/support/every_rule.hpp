@@ -25,6 +25,7 @@ void for_each_rule(const See& see) {
   see(schedule::zb_h2_rule{}, "zb-h2");
   see(schedule::zb_v_rule{}, "zb-v");
   see(schedule::dualpipe_v_rule{}, "dualpipe-v");
+  see(schedule::dualpipe_v_atomic_rule{}, "dualpipe-v:atomic");
   see(schedule::v_half_rule{}, "v-half");
   see(schedule::v_min_rule{}, "v-min");
 }
