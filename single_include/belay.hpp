@@ -24781,8 +24781,33 @@ class stage_engine {
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
-enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
+/// The kind of an action: computes, an exchange, and actions beside them. A `backward` is an `input_gradient` and a
+/// `weight_gradient` in one. `offload` and `reload` move what a forward has left, `recompute` makes it again; `gather`
+/// and `release` are of a chunk's parameters, `reduce` of its gradients.
+enum class action_kind : std::uint8_t {
+  forward,
+  backward,
+  input_gradient,
+  weight_gradient,
+  exchange,
+  offload,
+  reload,
+  recompute,
+  gather,
+  release,
+  reduce
+};
+
+/// Whether actions of a kind are the forwards and backwards of a schedule.
+[[nodiscard]] constexpr bool is_compute(action_kind kind) noexcept { return kind < action_kind::exchange; }
+/// Whether they are beside those, and no exchanges.
+[[nodiscard]] constexpr bool is_beside(action_kind kind) noexcept { return kind > action_kind::exchange; }
+/// Whether they are of a chunk, and not of one of its micro-batches.
+[[nodiscard]] constexpr bool is_of_chunk(action_kind kind) noexcept { return kind >= action_kind::gather; }
+/// The letter of a kind in texts; '-' for an exchange.
+[[nodiscard]] constexpr char letter_of(action_kind kind) noexcept {
+  return "FBIW-ORKUSG"[static_cast<std::size_t>(kind)];
+}
 
 enum class transfer_direction : std::uint8_t { send, receive };
 
@@ -24815,12 +24840,18 @@ struct action {
   std::uint32_t micro_batch = 0;
   std::array<transfer, most_transfers> group{};
 
+  /// Of one micro-batch of a chunk: a compute, an offload, a reload or a recompute.
   [[nodiscard]] static constexpr action compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
     action made;
     made.kind = kind;
     made.chunk = static_cast<std::uint16_t>(chunk);
     made.micro_batch = static_cast<std::uint32_t>(micro_batch);
     return made;
+  }
+
+  /// Of a chunk: a gather, a release or a reduce.
+  [[nodiscard]] static constexpr action of_chunk(action_kind kind, std::size_t chunk = 0) {
+    return compute(kind, 0, chunk);
   }
 
   /// Makes this forward one with the backward after it, of another micro-batch: both inputs are there when the pair
@@ -24876,6 +24907,12 @@ struct action {
     case action_kind::input_gradient: return "input gradient";
     case action_kind::weight_gradient: return "weight gradient";
     case action_kind::exchange: return "exchange";
+    case action_kind::offload: return "offload";
+    case action_kind::reload: return "reload";
+    case action_kind::recompute: return "recompute";
+    case action_kind::gather: return "gather";
+    case action_kind::release: return "release";
+    case action_kind::reduce: return "reduce";
   }
   return "unknown";
 }
@@ -25349,6 +25386,373 @@ class pipeline_runner {
 //   const auto found = belay::proof(belay::schedule::from_csv(text));
 //   if (!found.valid()) std::puts(belay::explain(found.reason).c_str());
 
+// ---- belay/parallel/schedule/compute_lists.hpp
+//
+// The computes of each rank, in order, without the tensors that travel in between, and when they would run if no
+// message ever waited for its receiver. A rule writes such lists; the table's exchanges are found from the times
+// (schedule/exchanges.hpp), and a published bubble is the idle time here.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// Time in whole units: those of a table of unit costs, or nanoseconds.
+using ticks = std::int64_t;
+
+/// The time of one micro-batch in one stage: forward, input gradient, weight gradient. A whole backward takes both, a
+/// recompute as long as a forward. And that of actions beside them: copies of what a micro-batch leaves, each way, and
+/// collectives of the stage.
+struct stage_costs {
+  ticks forward = 1;
+  ticks input_gradient = 1;
+  ticks weight_gradient = 1;
+  ticks offload = 0;
+  ticks gather = 0;
+  ticks reduce = 0;
+
+  /// The time of an action.
+  [[nodiscard]] constexpr ticks of(action_kind kind) const noexcept {
+    return kind == action_kind::forward           ? forward
+           : kind == action_kind::input_gradient  ? input_gradient
+           : kind == action_kind::weight_gradient ? weight_gradient
+           : kind == action_kind::backward        ? input_gradient + weight_gradient
+                                                  : of_beside(kind);
+  }
+
+ private:
+  [[nodiscard]] constexpr ticks of_beside(action_kind kind) const noexcept {
+    switch (kind) {
+      case action_kind::recompute: return forward;
+      case action_kind::offload:
+      case action_kind::reload: return offload;
+      case action_kind::gather: return gather;
+      case action_kind::reduce: return reduce;
+      default: return 0;
+    }
+  }
+};
+
+/// Costs of a schedule: of each stage, and of a tensor between ranks.
+template <class Costs>
+concept schedule_costs = requires(const Costs& costs, std::size_t stage) {
+  { costs.stage(stage) } -> std::convertible_to<const stage_costs&>;
+  { costs.message() } -> std::convertible_to<ticks>;
+};
+
+/// Costs that are equal in all stages.
+struct equal_costs {
+  stage_costs each{};
+  ticks between_ranks = 0;
+  ticks saved_by_pair = 0;
+
+  [[nodiscard]] constexpr const stage_costs& stage(std::size_t) const noexcept { return each; }
+  [[nodiscard]] constexpr ticks message() const noexcept { return between_ranks; }
+  [[nodiscard]] constexpr ticks pair_saves() const noexcept { return saved_by_pair; }
+};
+
+/// How much less a forward beside a backward takes than one after the other; 0 where the costs do not say.
+template <schedule_costs Costs>
+[[nodiscard]] constexpr ticks saved_by_pair(const Costs& costs) noexcept {
+  if constexpr (requires { costs.pair_saves(); }) return costs.pair_saves();
+  return 0;
+}
+
+/// A compute of a rank's list: less to carry than an action, which may have transfers.
+struct planned_compute {
+  action_kind kind = action_kind::forward;
+  bool paired = false;
+  std::uint16_t chunk = 0;
+  std::uint32_t micro_batch = 0;
+};
+[[nodiscard]] constexpr planned_compute plan_compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
+  return {kind, false, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+/// A forward that runs beside the backward after it; see `action::beside_next`.
+[[nodiscard]] constexpr planned_compute plan_forward_beside_next(std::size_t micro_batch, std::size_t chunk = 0) {
+  return {action_kind::forward, true, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
+}
+[[nodiscard]] constexpr action to_action(const planned_compute& of) {
+  action made = action::compute(of.kind, of.micro_batch, of.chunk);
+  made.paired = of.paired;
+  return made;
+}
+
+[[nodiscard]] constexpr planned_compute to_compute(const action& of) {
+  return {of.kind, of.paired, of.chunk, of.micro_batch};
+}
+
+/// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
+/// a vector take many each.
+template <class T>
+class scratch_array {
+ public:
+  explicit constexpr scratch_array(std::size_t size) : elements_(new T[size]{}), size_(size) {}
+  constexpr scratch_array(scratch_array&& from) noexcept
+      : elements_(std::exchange(from.elements_, nullptr)), size_(std::exchange(from.size_, 0)) {}
+  scratch_array& operator=(scratch_array&&) = delete;
+  constexpr ~scratch_array() { delete[] elements_; }
+
+  [[nodiscard]] constexpr T* data() const noexcept { return elements_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr T& operator[](std::size_t at) const noexcept { return elements_[at]; }
+
+ private:
+  T* elements_;
+  std::size_t size_;
+};
+
+/// The computes of every rank in order: room for all forwards, and all backwards in two halves.
+class compute_lists {
+ public:
+  /// Of stages that lie where `stage_of(rank, chunk, ranks)` says, which gives each stage to one chunk.
+  template <class StageOf>
+  constexpr compute_lists(std::size_t ranks, std::size_t micro_batches, std::size_t chunks, const StageOf& stage_of)
+      : ranks_(ranks),
+        chunks_(chunks),
+        micro_batches_(micro_batches),
+        capacity_(3 * micro_batches * chunks),
+        computes_(ranks * capacity_),
+        counts_(ranks),
+        stage_of_(ranks * chunks),
+        holder_of_(ranks * chunks) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
+        const std::size_t holder = rank * chunks_ + chunk, stage = stage_of(rank, chunk, ranks);
+        stage_of_[holder] = static_cast<std::uint32_t>(stage);
+        holder_of_[stage] = static_cast<std::uint32_t>(holder);
+      }
+    }
+  }
+
+  /// The computes of a table, without its exchanges.
+  template <any_table Table>
+  explicit constexpr compute_lists(const Table& table)
+      : compute_lists(table.ranks(), table.micro_batches(), table.chunks(),
+                      [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      for (const action& next : table.actions(rank))
+        if (is_compute(next.kind)) add(rank, to_compute(next));
+    }
+  }
+
+  [[nodiscard]] constexpr std::size_t ranks() const noexcept { return ranks_; }
+  [[nodiscard]] constexpr std::size_t chunks() const noexcept { return chunks_; }
+  [[nodiscard]] constexpr std::size_t stages() const noexcept { return ranks_ * chunks_; }
+  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
+  [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {
+    return stages_of(rank)[chunk];
+  }
+  /// The stages of a rank by chunk.
+  [[nodiscard]] constexpr const std::uint32_t* stages_of(std::size_t rank) const noexcept {
+    return stage_of_.data() + rank * chunks_;
+  }
+  [[nodiscard]] constexpr std::size_t rank_of(std::size_t stage) const noexcept { return holder_of_[stage] / chunks_; }
+  [[nodiscard]] constexpr std::size_t chunk_of(std::size_t stage) const noexcept { return holder_of_[stage] % chunks_; }
+
+  [[nodiscard]] constexpr std::size_t size(std::size_t rank) const noexcept { return counts_[rank]; }
+  [[nodiscard]] constexpr const planned_compute* of(std::size_t rank) const noexcept {
+    return computes_.data() + rank * capacity_;
+  }
+  [[nodiscard]] constexpr std::span<const planned_compute> actions(std::size_t rank) const noexcept {
+    return {of(rank), size(rank)};
+  }
+  /// Index of a rank's first compute among those of all ranks, and the end of these.
+  [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }
+  [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
+
+  /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind,
+  /// or for an action beside computes.
+  constexpr void add(std::size_t rank, const planned_compute& next) {
+    std::uint32_t& count = counts_.data()[rank];
+    if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
+    if (next.kind >= action_kind::exchange)
+      throw usage_error("a rule that writes no exchanges writes forwards and backwards only", {});
+    if (next.micro_batch >= micro_batches_ || next.chunk >= chunks_)
+      throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
+    computes_.data()[rank * capacity_ + count++] = next;
+  }
+  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
+    add(rank, plan_compute(kind, micro_batch, chunk));
+  }
+
+ private:
+  std::size_t ranks_;
+  std::size_t chunks_;
+  std::size_t micro_batches_;
+  std::size_t capacity_;
+  scratch_array<planned_compute> computes_;
+  scratch_array<std::uint32_t> counts_;
+  scratch_array<std::uint32_t> stage_of_;   // of rank times chunks, and chunk
+  scratch_array<std::uint32_t> holder_of_;  // of stage
+};
+
+/// When the computes of a schedule run, if each begins as soon as its rank and its input are there.
+struct eager_times {
+  explicit constexpr eager_times(const compute_lists& lists)
+      : begin(lists.room()),
+        end(lists.room()),
+        forward(lists.stages() * lists.micro_batches()),
+        input(lists.stages() * lists.micro_batches()) {}
+
+  scratch_array<ticks> begin;            // of each compute, by its index among all
+  scratch_array<ticks> end;              // and when it ends
+  scratch_array<std::uint32_t> forward;  // of stage and micro-batch: 1 + index of its forward
+  scratch_array<std::uint32_t> input;    // and of its input gradient
+};
+
+/// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
+/// order, whatever the exchanges: some wait for each other, or lack what others need.
+template <schedule_costs Costs>
+constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
+  const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
+  const scratch_array<std::uint32_t> next(ranks), ready(ranks);
+  const scratch_array<std::size_t> waits_for(ranks);  // 1 + twice the cell whose tensor a rank waits for, and which
+  // Of every stage: the rank that holds it, and what its computes take.
+  const scratch_array<std::uint32_t> ranks_of_stages(stages);
+  const scratch_array<stage_costs> costs_of_stages(stages);
+  std::uint32_t* const rank_of = ranks_of_stages.data();
+  stage_costs* const cost_of = costs_of_stages.data();
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    rank_of[stage] = static_cast<std::uint32_t>(lists.rank_of(stage));
+    cost_of[stage] = costs.stage(stage);
+  }
+  const ticks message = costs.message();
+  ticks* const begins = times.begin.data();
+  ticks* const ends = times.end.data();
+  std::uint32_t* const forwards = times.forward.data();
+  std::uint32_t* const inputs = times.input.data();
+  std::uint32_t* const ran = next.data();
+  std::uint32_t* const waiting = ready.data();
+  std::size_t* const awaited = waits_for.data();
+  const ticks saved = saved_by_pair(costs);
+  std::size_t runnable = 0;
+  // Wakes the rank that waits for what a stage made.
+  const auto hand_on = [&](bool forward, std::size_t stage, std::size_t cell) {
+    const std::size_t to = forward ? stage + 1 : stage - 1;
+    if (to >= stages) return;
+    const std::size_t taker = rank_of[to];
+    if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) return;
+    awaited[taker] = 0;
+    waiting[runnable++] = static_cast<std::uint32_t>(taker);
+  };
+  for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
+  std::size_t ended = 0;
+  while (runnable > 0) {
+    const std::size_t rank = waiting[--runnable];
+    const planned_compute* const list = lists.of(rank);
+    const std::uint32_t* const held = lists.stages_of(rank);
+    const std::size_t first = lists.first(rank), size = lists.size(rank);
+    std::size_t at = ran[rank];
+    ticks clock = at == 0 ? 0 : ends[first + at - 1];
+    for (; at < size; ++at) {
+      const planned_compute& now = list[at];
+      const std::size_t stage = held[now.chunk];
+      const std::size_t cell = stage * micro_batches + now.micro_batch;
+      const bool forward = now.kind == action_kind::forward;
+      const bool weight = now.kind == action_kind::weight_gradient;
+      std::uint32_t source = 0;  // 1 + index of the compute that gives its input; from another stage: `from`
+      std::size_t from = stage;
+      if (forward) {
+        if (stage > 0) from = stage - 1, source = forwards[cell - micro_batches];
+      } else if (weight) {
+        source = inputs[cell];
+        if (source == 0) return false;
+      } else {
+        if (forwards[cell] == 0) return false;
+        if (stage + 1 < stages) from = stage + 1, source = inputs[cell + micro_batches];
+      }
+      if (from != stage && source == 0) {
+        awaited[rank] = 1 + 2 * (from * micro_batches + now.micro_batch) + (forward ? 0 : 1);
+        break;
+      }
+      if (source != 0) {
+        const ticks there = ends[source - 1] + (rank_of[from] != rank ? message : 0);
+        if (there > clock) clock = there;
+      }
+      if (now.paired) {
+        if (!forward || at + 1 == size) return false;
+        const planned_compute& beside = list[at + 1];
+        const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
+        if (forwards[other_cell] == 0) return false;
+        if (other + 1 < stages) {
+          const std::uint32_t given = inputs[other_cell + micro_batches];
+          if (given == 0) {
+            awaited[rank] = 2 + 2 * (other_cell + micro_batches);
+            break;
+          }
+          const ticks there = ends[given - 1] + (rank_of[other + 1] != rank ? message : 0);
+          if (there > clock) clock = there;
+        }
+        begins[first + at] = begins[first + at + 1] = clock;
+        clock += cost_of[stage].forward + cost_of[other].of(beside.kind) - saved;
+        ends[first + at] = ends[first + at + 1] = clock;
+        forwards[cell] = static_cast<std::uint32_t>(first + at + 1);
+        inputs[other_cell] = static_cast<std::uint32_t>(first + at + 2);
+        hand_on(true, stage, cell);
+        hand_on(false, other, other_cell);
+        ++at;
+        continue;
+      }
+      begins[first + at] = clock;
+      clock += cost_of[stage].of(now.kind);
+      ends[first + at] = clock;
+      if (weight) continue;
+      (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
+      hand_on(forward, stage, cell);
+    }
+    ran[rank] = static_cast<std::uint32_t>(at);
+    ended += at == size;
+  }
+  return ended == ranks;
+}
+
+/// The time and the memory of a schedule in which no message waits for its receiver.
+struct eager_cost {
+  ticks total = 0;       // when the last rank ends: the optimizer waits for all of them
+  ticks longest = 0;     // the longest time from a rank's first compute to its last
+  ticks busy = 0;        // of the rank that computes most
+  std::size_t peak = 0;  // most chunks that a rank keeps between forward and weight gradient
+
+  /// Time in which that rank waits.
+  [[nodiscard]] constexpr ticks bubble() const noexcept { return total - busy; }
+};
+
+/// The cost of lists. Throws usage_error where they wait for each other.
+template <schedule_costs Costs>
+[[nodiscard]] constexpr eager_cost cost_of(const compute_lists& lists, const Costs& costs) {
+  eager_times times(lists);
+  if (!run_eagerly(lists, costs, times))
+    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  eager_cost of;
+  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    const std::size_t first = lists.first(rank), size = lists.size(rank);
+    const planned_compute* const list = lists.of(rank);
+    const ticks* const begins = times.begin.data() + first;
+    const ticks* const ends = times.end.data() + first;
+    ticks busy = 0;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      busy += list[i].paired ? 0 : ends[i] - begins[i];
+      const action_kind kind = list[i].kind;
+      if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
+      if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;
+    }
+    if (busy > of.busy) of.busy = busy;
+    if (size == 0) continue;
+    if (ends[size - 1] > of.total) of.total = ends[size - 1];
+    if (ends[size - 1] - begins[0] > of.longest) of.longest = ends[size - 1] - begins[0];
+  }
+  return of;
+}
+/// The cost of a table, whatever its exchanges.
+template <any_table Table, schedule_costs Costs>
+[[nodiscard]] constexpr eager_cost cost_of(const Table& table, const Costs& costs) {
+  return cost_of(compute_lists(table), costs);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/parallel/schedule/play.hpp
 //
 // Plays a table: every rank walks its list, and leaves a group of transfers when each of them has met its partner.
@@ -25545,6 +25949,18 @@ enum class fault_kind : std::uint8_t {
   backward_whole_and_halves,
   pair_without_backward,
   pair_of_one_micro_batch,
+  // An action beside the computes is missing or misplaced.
+  offload_misplaced,
+  reload_misplaced,
+  backward_before_reload,
+  recompute_misplaced,
+  compute_before_gather,
+  gather_twice,
+  release_before_gather,
+  release_missing,
+  weight_gradient_after_reduce,
+  reduce_twice,
+  reduce_missing,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -25561,13 +25977,14 @@ enum class fault_kind : std::uint8_t {
 };
 
 /// Groups of kinds, in the order in which a proof looks for them.
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock, memory };
+enum class fault_class : std::uint8_t { none, malformed, compute, beside, pairing, data, deadlock, memory };
 
 /// The group of a kind.
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
   if (kind <= fault_kind::pair_of_one_micro_batch) return fault_class::compute;
+  if (kind <= fault_kind::reduce_missing) return fault_class::beside;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
   return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
@@ -25627,9 +26044,11 @@ template <class Table>
 [[nodiscard]] constexpr std::uint64_t peak_bytes(const Table& of, std::size_t rank, std::span<const stage_bytes> kept) {
   std::uint64_t now = 0, peak = 0;
   for (const auto& next : of.actions(rank)) {
-    if (next.kind >= action_kind::exchange) continue;
+    if (next.kind == action_kind::exchange || next.kind >= action_kind::recompute) continue;
     const stage_bytes& bytes = kept[of.stage(rank, next.chunk)];
-    if (next.kind == action_kind::forward) now += bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::offload) now -= bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::forward || next.kind == action_kind::reload)
+      now += bytes.for_input_gradient + bytes.for_both;
     if (next.kind == action_kind::input_gradient) now += bytes.for_weight_gradient;
     if (now > peak) peak = now;
     if (next.kind == action_kind::input_gradient || next.kind == action_kind::backward) now -= bytes.for_input_gradient;
@@ -25694,6 +26113,7 @@ class prover {
   /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t rank = 0; rank < table_.ranks(); ++rank) walk(rank);
+    for (std::size_t rank = 0; has_beside_ && rank < table_.ranks(); ++rank) walk_beside(rank);
     for (std::size_t stage = 0; stage < stages_; ++stage) expect_all(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
       if (table_.rank_of(stage) == table_.rank_of(stage + 1)) continue;
@@ -25736,6 +26156,7 @@ class prover {
       case fault_class::malformed: well_formed_ = false; break;
       case fault_class::pairing: matched_ = false; break;
       case fault_class::compute:
+      case fault_class::beside:
       case fault_class::data: complete_ = false; break;
       default: break;
     }
@@ -25764,6 +26185,11 @@ class prover {
       const std::size_t stage = table_.stage(rank, now.chunk);
       if (batch >= micro_batches_) {
         note({fault_kind::micro_batch_unknown, stage, batch, i});
+        continue;
+      }
+      if (is_beside(now.kind)) {
+        has_beside_ = true;
+        reduces_ = reduces_ || now.kind == action_kind::reduce;
         continue;
       }
       std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
@@ -25808,6 +26234,76 @@ class prover {
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Actions beside the computes, in a table that has some.
+  constexpr void walk_beside(std::size_t rank) {
+    constexpr std::uint8_t offloaded = 1, reloaded = 2, recomputed = 4, ran_forward = 8, ran_backward = 16;
+    struct chunk_state {
+      bool gathered = false;      // now
+      bool was_gathered = false;  // at any time
+      bool reduced = false;
+      std::size_t bare = 0;  // 1 + index of its first compute before a gather
+    };
+    const std::size_t chunks = table_.chunks();
+    const scratch_array<chunk_state> states(chunks);
+    const scratch_array<std::uint8_t> cells(chunks * micro_batches_);
+    const std::span<const action> list = table_.actions(rank);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const action& now = list[i];
+      if (now.is_exchange() || now.chunk >= chunks || now.micro_batch >= micro_batches_) continue;
+      const std::size_t stage = table_.stage(rank, now.chunk);
+      chunk_state& own = states[now.chunk];
+      std::uint8_t& did = cells[now.chunk * micro_batches_ + now.micro_batch];
+      const auto expect = [&](bool right, fault_kind kind) {
+        if (!right) note({kind, stage, is_of_chunk(now.kind) ? nowhere : now.micro_batch, i});
+      };
+      const bool lives = (did & ran_forward) && !(did & ran_backward);
+      const bool is_there = !(did & offloaded) || (did & reloaded);
+      switch (now.kind) {
+        case action_kind::offload:
+          expect(lives && !(did & offloaded), fault_kind::offload_misplaced);
+          did |= offloaded;
+          continue;
+        case action_kind::reload:
+          expect(lives && !is_there, fault_kind::reload_misplaced);
+          did |= reloaded;
+          continue;
+        case action_kind::gather:
+          expect(!own.gathered, fault_kind::gather_twice);
+          if (own.bare > 0 && !own.was_gathered)
+            note({fault_kind::compute_before_gather, stage, list[own.bare - 1].micro_batch, own.bare - 1});
+          own.gathered = own.was_gathered = true;
+          continue;
+        case action_kind::release:
+          expect(own.gathered, fault_kind::release_before_gather);
+          own.gathered = false;
+          continue;
+        case action_kind::reduce:
+          expect(!own.reduced, fault_kind::reduce_twice);
+          own.reduced = true;
+          continue;
+        case action_kind::recompute:
+          expect(lives && is_there && !(did & recomputed), fault_kind::recompute_misplaced);
+          did |= recomputed;
+          break;
+        case action_kind::forward: did |= ran_forward; break;
+        default:
+          if (now.kind != action_kind::input_gradient) expect(!own.reduced, fault_kind::weight_gradient_after_reduce);
+          if (now.kind == action_kind::weight_gradient) continue;  // takes no parameters, nor what was offloaded
+          expect(is_there, fault_kind::backward_before_reload);
+          did |= ran_backward;
+      }
+      if (!own.gathered) {
+        expect(!own.was_gathered, fault_kind::compute_before_gather);
+        if (own.bare == 0) own.bare = i + 1;
+      }
+    }
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      const std::size_t stage = table_.stage(rank, chunk);
+      if (states[chunk].gathered) note({fault_kind::release_missing, stage});
+      if (reduces_ && !states[chunk].reduced) note({fault_kind::reduce_missing, stage});
+    }
   }
 
   // A pair has a backward directly after its forward, whose inputs do not come from that forward.
@@ -25951,6 +26447,8 @@ class prover {
   bool well_formed_ = true;
   bool complete_ = true;
   bool matched_ = true;
+  bool has_beside_ = false;
+  bool reduces_ = false;
   typename storage::template per_cell<std::uint8_t> done_;
   std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
@@ -25985,7 +26483,7 @@ class kept_slots {
       const std::size_t size = list.size();
       for (std::size_t i = 0; i < size; ++i) {
         const action& now = actions[i];
-        if (now.kind >= action_kind::exchange) continue;
+        if (!is_compute(now.kind)) continue;
         if (now.chunk >= table.chunks() || now.micro_batch >= micro_batches_) refuse();
         const std::size_t stage = table.stage(rank, now.chunk), first = stage * micro_batches_;
         std::uint32_t* const count = counts_.data()[stage].data();
@@ -26032,8 +26530,8 @@ class kept_slots {
 };
 
 /// The slots of a proven table. They are given in the order of each rank's row: of those that are free, the one that
-/// became so last. As what a micro-batch keeps is an interval of the row, that takes no more than are needed at one
-/// time. Throws usage_error where a forward or a backward is repeated or misplaced.
+/// became so last. What is offloaded keeps its slot. As what a micro-batch keeps is an interval of the row, that takes
+/// no more than are needed at one time. Throws usage_error where a forward or a backward is repeated or misplaced.
 template <any_table Table>
 [[nodiscard]] constexpr kept_slots<typename Table::storage> slots_of(const Table& table) {
   return kept_slots<typename Table::storage>(table);
@@ -26052,6 +26550,12 @@ struct first_fault {
                 "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
                 "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
                 "first_fault<kind, stage, micro-batch, action>");
+  static_assert(
+      class_of(Kind) != fault_class::beside,
+      "this schedule forgets, repeats or misplaces an action beside its computes: offload after a forward and "
+      "reload before its backward, recompute before it, gather before the computes of a chunk and release "
+      "after them, reduce once after its last weight gradient; see "
+      "first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::pairing,
                 "this schedule has a send without its receive, or in another order: list sends and receives "
                 "between two stages in one order; see first_fault<kind, stage, micro-batch, action>");
@@ -26154,6 +26658,24 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
       return stage + " runs the forward of " + batch + " beside a backward, and none comes directly after it" + at;
     case fault_kind::pair_of_one_micro_batch:
       return stage + " runs the forward of " + batch + " beside its own backward, which needs it" + at;
+    case fault_kind::offload_misplaced:
+      return stage + " offloads " + batch + at + " twice, or not between its forward and its backward";
+    case fault_kind::reload_misplaced:
+      return stage + " reloads " + batch + at + " twice, or not between its offload and its backward";
+    case fault_kind::backward_before_reload:
+      return stage + " runs the backward of " + batch + " before what its forward left is reloaded" + at;
+    case fault_kind::recompute_misplaced:
+      return stage + " recomputes " + batch + at +
+             " twice, or not between its forward, or its reload, and its backward";
+    case fault_kind::compute_before_gather:
+      return stage + " computes " + batch + " while its parameters are not gathered" + at;
+    case fault_kind::gather_twice: return stage + " gathers parameters that are gathered" + at;
+    case fault_kind::release_before_gather: return stage + " releases parameters that are not gathered" + at;
+    case fault_kind::release_missing: return stage + " gathers its parameters and never releases them";
+    case fault_kind::weight_gradient_after_reduce:
+      return stage + " computes the weight gradient of " + batch + " after its gradients were reduced" + at;
+    case fault_kind::reduce_twice: return stage + " reduces its gradients twice" + at;
+    case fault_kind::reduce_missing: return stage + " never reduces its gradients, and others do";
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:
@@ -32674,356 +33196,6 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 // V is the number of chunks of each rank, G the micro-batches that pass a chunk before the next one begins. Tables are
 // made at start-up; while compiling, rules are values (`generate<schedule::zb_v_rule{}, 4, 16>()`).
 
-// ---- belay/parallel/schedule/compute_lists.hpp
-//
-// The computes of each rank, in order, without the tensors that travel in between, and when they would run if no
-// message ever waited for its receiver. A rule writes such lists; the table's exchanges are found from the times
-// (schedule/exchanges.hpp), and a published bubble is the idle time here.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// Time in whole units: those of a table of unit costs, or nanoseconds.
-using ticks = std::int64_t;
-
-/// The time of one micro-batch in one stage: forward, input gradient, weight gradient. A whole backward takes both.
-struct stage_costs {
-  ticks forward = 1;
-  ticks input_gradient = 1;
-  ticks weight_gradient = 1;
-
-  /// The time of a compute.
-  [[nodiscard]] constexpr ticks of(action_kind kind) const noexcept {
-    return kind == action_kind::forward           ? forward
-           : kind == action_kind::input_gradient  ? input_gradient
-           : kind == action_kind::weight_gradient ? weight_gradient
-                                                  : input_gradient + weight_gradient;
-  }
-};
-
-/// Costs of a schedule: of each stage, and of a tensor between ranks.
-template <class Costs>
-concept schedule_costs = requires(const Costs& costs, std::size_t stage) {
-  { costs.stage(stage) } -> std::convertible_to<const stage_costs&>;
-  { costs.message() } -> std::convertible_to<ticks>;
-};
-
-/// Costs that are equal in all stages.
-struct equal_costs {
-  stage_costs each{};
-  ticks between_ranks = 0;
-  ticks saved_by_pair = 0;
-
-  [[nodiscard]] constexpr const stage_costs& stage(std::size_t) const noexcept { return each; }
-  [[nodiscard]] constexpr ticks message() const noexcept { return between_ranks; }
-  [[nodiscard]] constexpr ticks pair_saves() const noexcept { return saved_by_pair; }
-};
-
-/// How much less a forward beside a backward takes than one after the other; 0 where the costs do not say.
-template <schedule_costs Costs>
-[[nodiscard]] constexpr ticks saved_by_pair(const Costs& costs) noexcept {
-  if constexpr (requires { costs.pair_saves(); }) return costs.pair_saves();
-  return 0;
-}
-
-/// A compute of a rank's list: less to carry than an action, which may have transfers.
-struct planned_compute {
-  action_kind kind = action_kind::forward;
-  bool paired = false;
-  std::uint16_t chunk = 0;
-  std::uint32_t micro_batch = 0;
-};
-[[nodiscard]] constexpr planned_compute plan_compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
-  return {kind, false, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
-}
-/// A forward that runs beside the backward after it; see `action::beside_next`.
-[[nodiscard]] constexpr planned_compute plan_forward_beside_next(std::size_t micro_batch, std::size_t chunk = 0) {
-  return {action_kind::forward, true, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(micro_batch)};
-}
-[[nodiscard]] constexpr action to_action(const planned_compute& of) {
-  action made = action::compute(of.kind, of.micro_batch, of.chunk);
-  made.paired = of.paired;
-  return made;
-}
-
-/// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
-/// a vector take many each.
-template <class T>
-class scratch_array {
- public:
-  explicit constexpr scratch_array(std::size_t size) : elements_(new T[size]{}), size_(size) {}
-  constexpr scratch_array(scratch_array&& from) noexcept
-      : elements_(std::exchange(from.elements_, nullptr)), size_(std::exchange(from.size_, 0)) {}
-  scratch_array& operator=(scratch_array&&) = delete;
-  constexpr ~scratch_array() { delete[] elements_; }
-
-  [[nodiscard]] constexpr T* data() const noexcept { return elements_; }
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] constexpr T& operator[](std::size_t at) const noexcept { return elements_[at]; }
-
- private:
-  T* elements_;
-  std::size_t size_;
-};
-
-/// The computes of every rank in order: room for all forwards, and all backwards in two halves.
-class compute_lists {
- public:
-  /// Of stages that lie where `stage_of(rank, chunk, ranks)` says, which gives each stage to one chunk.
-  template <class StageOf>
-  constexpr compute_lists(std::size_t ranks, std::size_t micro_batches, std::size_t chunks, const StageOf& stage_of)
-      : ranks_(ranks),
-        chunks_(chunks),
-        micro_batches_(micro_batches),
-        capacity_(3 * micro_batches * chunks),
-        computes_(ranks * capacity_),
-        counts_(ranks),
-        stage_of_(ranks * chunks),
-        holder_of_(ranks * chunks) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
-        const std::size_t holder = rank * chunks_ + chunk, stage = stage_of(rank, chunk, ranks);
-        stage_of_[holder] = static_cast<std::uint32_t>(stage);
-        holder_of_[stage] = static_cast<std::uint32_t>(holder);
-      }
-    }
-  }
-
-  /// The computes of a table, without its exchanges.
-  template <any_table Table>
-  explicit constexpr compute_lists(const Table& table)
-      : compute_lists(table.ranks(), table.micro_batches(), table.chunks(),
-                      [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      for (const action& next : table.actions(rank))
-        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
-    }
-  }
-
-  [[nodiscard]] constexpr std::size_t ranks() const noexcept { return ranks_; }
-  [[nodiscard]] constexpr std::size_t chunks() const noexcept { return chunks_; }
-  [[nodiscard]] constexpr std::size_t stages() const noexcept { return ranks_ * chunks_; }
-  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
-  [[nodiscard]] constexpr std::size_t stage(std::size_t rank, std::size_t chunk) const noexcept {
-    return stages_of(rank)[chunk];
-  }
-  /// The stages of a rank by chunk.
-  [[nodiscard]] constexpr const std::uint32_t* stages_of(std::size_t rank) const noexcept {
-    return stage_of_.data() + rank * chunks_;
-  }
-  [[nodiscard]] constexpr std::size_t rank_of(std::size_t stage) const noexcept { return holder_of_[stage] / chunks_; }
-  [[nodiscard]] constexpr std::size_t chunk_of(std::size_t stage) const noexcept { return holder_of_[stage] % chunks_; }
-
-  [[nodiscard]] constexpr std::size_t size(std::size_t rank) const noexcept { return counts_[rank]; }
-  [[nodiscard]] constexpr const planned_compute* of(std::size_t rank) const noexcept {
-    return computes_.data() + rank * capacity_;
-  }
-  [[nodiscard]] constexpr std::span<const planned_compute> actions(std::size_t rank) const noexcept {
-    return {of(rank), size(rank)};
-  }
-  /// Index of a rank's first compute among those of all ranks, and the end of these.
-  [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }
-  [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
-
-  /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind.
-  constexpr void add(std::size_t rank, const planned_compute& next) {
-    add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
-  }
-  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
-    add(rank, kind, micro_batch, chunk, false);
-  }
-
- private:
-  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk, bool paired) {
-    std::uint32_t& count = counts_.data()[rank];
-    if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
-    if (micro_batch >= micro_batches_ || chunk >= chunks_)
-      throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
-    planned_compute& next = computes_.data()[rank * capacity_ + count++];
-    next.kind = kind;
-    next.paired = paired;
-    next.chunk = static_cast<std::uint16_t>(chunk);
-    next.micro_batch = static_cast<std::uint32_t>(micro_batch);
-  }
-
-  std::size_t ranks_;
-  std::size_t chunks_;
-  std::size_t micro_batches_;
-  std::size_t capacity_;
-  scratch_array<planned_compute> computes_;
-  scratch_array<std::uint32_t> counts_;
-  scratch_array<std::uint32_t> stage_of_;   // of rank times chunks, and chunk
-  scratch_array<std::uint32_t> holder_of_;  // of stage
-};
-
-/// When the computes of a schedule run, if each begins as soon as its rank and its input are there.
-struct eager_times {
-  explicit constexpr eager_times(const compute_lists& lists)
-      : begin(lists.room()),
-        end(lists.room()),
-        forward(lists.stages() * lists.micro_batches()),
-        input(lists.stages() * lists.micro_batches()) {}
-
-  scratch_array<ticks> begin;            // of each compute, by its index among all
-  scratch_array<ticks> end;              // and when it ends
-  scratch_array<std::uint32_t> forward;  // of stage and micro-batch: 1 + index of its forward
-  scratch_array<std::uint32_t> input;    // and of its input gradient
-};
-
-/// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
-/// order, whatever the exchanges: some wait for each other, or lack what others need.
-template <schedule_costs Costs>
-constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
-  const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
-  const scratch_array<std::uint32_t> next(ranks), ready(ranks);
-  const scratch_array<std::size_t> waits_for(ranks);  // 1 + twice the cell whose tensor a rank waits for, and which
-  // Of every stage: the rank that holds it, and what its computes take.
-  const scratch_array<std::uint32_t> ranks_of_stages(stages);
-  const scratch_array<stage_costs> costs_of_stages(stages);
-  std::uint32_t* const rank_of = ranks_of_stages.data();
-  stage_costs* const cost_of = costs_of_stages.data();
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    rank_of[stage] = static_cast<std::uint32_t>(lists.rank_of(stage));
-    cost_of[stage] = costs.stage(stage);
-  }
-  const ticks message = costs.message();
-  ticks* const begins = times.begin.data();
-  ticks* const ends = times.end.data();
-  std::uint32_t* const forwards = times.forward.data();
-  std::uint32_t* const inputs = times.input.data();
-  std::uint32_t* const ran = next.data();
-  std::uint32_t* const waiting = ready.data();
-  std::size_t* const awaited = waits_for.data();
-  const ticks saved = saved_by_pair(costs);
-  std::size_t runnable = 0;
-  // Wakes the rank that waits for what a stage made.
-  const auto hand_on = [&](bool forward, std::size_t stage, std::size_t cell) {
-    const std::size_t to = forward ? stage + 1 : stage - 1;
-    if (to >= stages) return;
-    const std::size_t taker = rank_of[to];
-    if (awaited[taker] != 1 + 2 * cell + (forward ? 0 : 1)) return;
-    awaited[taker] = 0;
-    waiting[runnable++] = static_cast<std::uint32_t>(taker);
-  };
-  for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
-  std::size_t ended = 0;
-  while (runnable > 0) {
-    const std::size_t rank = waiting[--runnable];
-    const planned_compute* const list = lists.of(rank);
-    const std::uint32_t* const held = lists.stages_of(rank);
-    const std::size_t first = lists.first(rank), size = lists.size(rank);
-    std::size_t at = ran[rank];
-    ticks clock = at == 0 ? 0 : ends[first + at - 1];
-    for (; at < size; ++at) {
-      const planned_compute& now = list[at];
-      const std::size_t stage = held[now.chunk];
-      const std::size_t cell = stage * micro_batches + now.micro_batch;
-      const bool forward = now.kind == action_kind::forward;
-      const bool weight = now.kind == action_kind::weight_gradient;
-      std::uint32_t source = 0;  // 1 + index of the compute that gives its input; from another stage: `from`
-      std::size_t from = stage;
-      if (forward) {
-        if (stage > 0) from = stage - 1, source = forwards[cell - micro_batches];
-      } else if (weight) {
-        source = inputs[cell];
-        if (source == 0) return false;
-      } else {
-        if (forwards[cell] == 0) return false;
-        if (stage + 1 < stages) from = stage + 1, source = inputs[cell + micro_batches];
-      }
-      if (from != stage && source == 0) {
-        awaited[rank] = 1 + 2 * (from * micro_batches + now.micro_batch) + (forward ? 0 : 1);
-        break;
-      }
-      if (source != 0) {
-        const ticks there = ends[source - 1] + (rank_of[from] != rank ? message : 0);
-        if (there > clock) clock = there;
-      }
-      if (now.paired) {
-        if (!forward || at + 1 == size) return false;
-        const planned_compute& beside = list[at + 1];
-        const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
-        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
-        if (forwards[other_cell] == 0) return false;
-        if (other + 1 < stages) {
-          const std::uint32_t given = inputs[other_cell + micro_batches];
-          if (given == 0) {
-            awaited[rank] = 2 + 2 * (other_cell + micro_batches);
-            break;
-          }
-          const ticks there = ends[given - 1] + (rank_of[other + 1] != rank ? message : 0);
-          if (there > clock) clock = there;
-        }
-        begins[first + at] = begins[first + at + 1] = clock;
-        clock += cost_of[stage].forward + cost_of[other].of(beside.kind) - saved;
-        ends[first + at] = ends[first + at + 1] = clock;
-        forwards[cell] = static_cast<std::uint32_t>(first + at + 1);
-        inputs[other_cell] = static_cast<std::uint32_t>(first + at + 2);
-        hand_on(true, stage, cell);
-        hand_on(false, other, other_cell);
-        ++at;
-        continue;
-      }
-      begins[first + at] = clock;
-      clock += cost_of[stage].of(now.kind);
-      ends[first + at] = clock;
-      if (weight) continue;
-      (forward ? forwards : inputs)[cell] = static_cast<std::uint32_t>(first + at + 1);
-      hand_on(forward, stage, cell);
-    }
-    ran[rank] = static_cast<std::uint32_t>(at);
-    ended += at == size;
-  }
-  return ended == ranks;
-}
-
-/// The time and the memory of a schedule in which no message waits for its receiver.
-struct eager_cost {
-  ticks total = 0;       // when the last rank ends: the optimizer waits for all of them
-  ticks longest = 0;     // the longest time from a rank's first compute to its last
-  ticks busy = 0;        // of the rank that computes most
-  std::size_t peak = 0;  // most chunks that a rank keeps between forward and weight gradient
-
-  /// Time in which that rank waits.
-  [[nodiscard]] constexpr ticks bubble() const noexcept { return total - busy; }
-};
-
-/// The cost of lists. Throws usage_error where they wait for each other.
-template <schedule_costs Costs>
-[[nodiscard]] constexpr eager_cost cost_of(const compute_lists& lists, const Costs& costs) {
-  eager_times times(lists);
-  if (!run_eagerly(lists, costs, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
-  eager_cost of;
-  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
-    const std::size_t first = lists.first(rank), size = lists.size(rank);
-    const planned_compute* const list = lists.of(rank);
-    const ticks* const begins = times.begin.data() + first;
-    const ticks* const ends = times.end.data() + first;
-    ticks busy = 0;
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      if (!list[i].paired) busy += ends[i] - begins[i];
-      const action_kind kind = list[i].kind;
-      if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
-      if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;
-    }
-    if (busy > of.busy) of.busy = busy;
-    if (size == 0) continue;
-    if (ends[size - 1] > of.total) of.total = ends[size - 1];
-    if (ends[size - 1] - begins[0] > of.longest) of.longest = ends[size - 1] - begins[0];
-  }
-  return of;
-}
-/// The cost of a table, whatever its exchanges.
-template <any_table Table, schedule_costs Costs>
-[[nodiscard]] constexpr eager_cost cost_of(const Table& table, const Costs& costs) {
-  return cost_of(compute_lists(table), costs);
-}
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/schedule/rules.hpp
 //
 // The schedules. A rule says what a rank computes, in order; `generate` finds the exchanges and makes a table of it, at
@@ -33208,11 +33380,7 @@ struct compute_sink {
   std::size_t rank;
 
   constexpr void operator()(const planned_compute& next) { lists->add(rank, next); }
-  constexpr void operator()(const action& next) {
-    planned_compute made = plan_compute(next.kind, next.micro_batch, next.chunk);
-    made.paired = next.paired;
-    lists->add(rank, made);
-  }
+  constexpr void operator()(const action& next) { lists->add(rank, to_compute(next)); }
 };
 
 /// A schedule as code: a class with a `static constexpr std::string_view name` and a
@@ -33494,15 +33662,49 @@ template <std::size_t Stages, std::size_t MicroBatches>
   return generate<gpipe_rule>(stages, micro_batches, at);
 }
 
+/// Writes a table anew, with the actions beside computes that it has, each before the compute that comes after it.
+class merging_sink {
+ public:
+  explicit merging_sink(const dynamic_table& of) : of_(&of) {}
+
+  void next_rank() {
+    if (begun_) copy_until_compute();
+    begun_ = true;
+    left_ = of_->actions(made_.offsets.size());
+    made_.next_rank();
+  }
+  void operator()(const planned_compute& next) {
+    copy_until_compute();
+    left_ = left_.subspan(1);
+    made_(next);
+  }
+  void operator()(const action& next) { made_(next); }
+  [[nodiscard]] growing_sink take() {
+    copy_until_compute();
+    made_.next_rank();
+    return std::move(made_);
+  }
+
+ private:
+  void copy_until_compute() {
+    for (; !left_.empty() && !is_compute(left_.front().kind); left_ = left_.subspan(1))
+      if (is_beside(left_.front().kind)) made_(left_.front());
+  }
+
+  const dynamic_table* of_;
+  growing_sink made_;
+  std::span<const action> left_;  // of the rank's row
+  bool begun_ = false;
+};
+
 /// A table whose computes stay in their order, with exchanges that let it run. Those that it has are left out. Throws
 /// usage_error where no exchanges would: some computes wait for each other, or a rank has more than four tensors to
 /// exchange between two computes.
 [[nodiscard]] inline dynamic_table with_exchanges(const dynamic_table& of) {
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return of.stage(rank, chunk); };
-  const compute_lists lists(of);
-  growing_sink sink;
-  write_with_exchanges(lists, sink);
-  sink.next_rank();
+  merging_sink merged(of);
+  write_with_exchanges(compute_lists(of), merged);
+  growing_sink sink = merged.take();
   return dynamic_table(std::string(of.name()), of.ranks(), of.micro_batches(), std::move(sink.actions),
                        std::move(sink.offsets), of.chunks(), stage_of);
 }
@@ -34171,13 +34373,14 @@ BELAY_DECL dynamic_table named_table(std::string_view name, std::size_t ranks, s
 //
 // F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. F4&B1: a pair. S, R: send, receive.
 // A, G: the activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A
-// chunk other than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them:
-// those of rank 0, a semicolon, those of rank 1: "0 3;1 2".
+// chunk other than 0 follows its micro-batch after a dot: F3.1. O, R, K: offload, reload, recompute of a micro-batch.
+// U, S, G: gather, release, reduce of a chunk: U, U.1. Where stages lie by rank, the sixth cell lists them: those of
+// rank 0, a semicolon, those of rank 1: "0 3;1 2".
 //
 // PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
-// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
-// table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
-// `belay::proof`.
+// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B, with 0UNSHARD, 0RESHARD and 0REDUCE_GRAD. Where
+// a table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven:
+// call `belay::proof`.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -34216,8 +34419,12 @@ template <any_table Table>
     for (const action& now : table.actions(rank)) {
       text += separator;
       separator = now.paired ? "&" : ",";
+      if (is_of_chunk(now.kind)) {
+        text += letter_of(now.kind) + (now.chunk == 0 ? "" : "." + std::to_string(now.chunk));
+        continue;
+      }
       if (!now.is_exchange()) {
-        text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
+        text += letter_of(now.kind) + numbered(now.micro_batch, now.chunk);
         continue;
       }
       const char* join = "";
@@ -34268,6 +34475,14 @@ class csv_reader {
   static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
   static bool take(std::string_view& text, char expected);
   static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
+  static bool take_chunk(std::string_view& text, std::uint16_t& chunk);
+  // An action of a chunk by PyTorch's name; an exchange stands for none.
+  static action_kind kind_of_chunk(std::string_view name);
+
+  static constexpr std::array<action_kind, 10> letter_kinds = {
+      action_kind::forward, action_kind::backward, action_kind::input_gradient, action_kind::weight_gradient,
+      action_kind::offload, action_kind::reload,   action_kind::recompute,      action_kind::gather,
+      action_kind::release, action_kind::reduce};
 
   void parse_cell(std::string_view text, std::vector<action>& into) const;
   [[nodiscard]] action parse(std::string_view text) const;
@@ -34383,6 +34598,13 @@ BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
   return with_exchanges(table);
 }
 
+BELAY_DECL action_kind csv_reader::kind_of_chunk(std::string_view name) {
+  return name == "UNSHARD"       ? action_kind::gather
+         : name == "RESHARD"     ? action_kind::release
+         : name == "REDUCE_GRAD" ? action_kind::reduce
+                                 : action_kind::exchange;
+}
+
 BELAY_DECL void csv_reader::parse_cell(std::string_view text, std::vector<action>& into) const {
   const std::size_t pair = text.find('&');
   into.push_back(parse(text.substr(0, pair)));
@@ -34403,12 +34625,17 @@ BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<st
     ++count;
     stage_compute next{};
     if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
-    const std::size_t kind = std::string_view("FBIW").find(rest.front());
-    if (kind == std::string_view::npos) refuse_compute();
-    rest.remove_prefix(1);
     std::size_t micro_batch = 0;
-    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
-    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    if (const action_kind of_chunk = kind_of_chunk(rest); is_of_chunk(of_chunk)) {
+      rest = {};
+      next.made = action::of_chunk(of_chunk);
+    } else {
+      const std::size_t kind = std::string_view("FBIW").find(rest.front());
+      if (kind == std::string_view::npos) refuse_compute();
+      rest.remove_prefix(1);
+      if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
+      next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    }
     into.push_back(next);
   } while (pair && take(rest, ';'));
   if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
@@ -34505,7 +34732,7 @@ BELAY_DECL void csv_reader::refuse(const std::string& why) const {
 
 BELAY_DECL void csv_reader::refuse_cell() const {
   refuse("'" + shown() +
-         "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+         "' is no action; expected F, B, I, W, O, R or K and a micro-batch, such as F0, U, S or G, or transfers, such "
          "as SA0>1 or SA1>1+RG0<1");
 }
 
@@ -34554,22 +34781,29 @@ BELAY_DECL bool csv_reader::take_micro_batch(std::string_view& text, std::uint32
   if (!take_number(text, most_micro_batches, value)) return false;
   micro_batch = static_cast<std::uint32_t>(value);
   chunk = 0;
-  if (!take(text, '.')) return true;
-  if (!take_number(text, 65'535, value)) return false;
+  return text.empty() || text.front() != '.' || take_chunk(text, chunk);
+}
+
+BELAY_DECL bool csv_reader::take_chunk(std::string_view& text, std::uint16_t& chunk) {
+  std::size_t value = 0;
+  if (!take(text, '.') || !take_number(text, 65'535, value)) return false;
   chunk = static_cast<std::uint16_t>(value);
   return true;
 }
 
 BELAY_DECL action csv_reader::parse(std::string_view text) const {
   action made;
-  const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
-  if (kind != std::string_view::npos) {
-    made.kind = static_cast<action_kind>(kind);
-    text.remove_prefix(1);
-    if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
+  made.kind = action_kind::exchange;
+  // R and S with A or G after them are transfers.
+  const bool moves = text.size() > 1 && (text[1] == 'A' || text[1] == 'G');
+  for (const action_kind kind : letter_kinds)
+    if (!moves && made.is_exchange() && take(text, letter_of(kind))) made.kind = kind;
+  if (!made.is_exchange()) {
+    const bool numbered = is_of_chunk(made.kind) ? text.empty() || take_chunk(text, made.chunk)
+                                                 : take_micro_batch(text, made.micro_batch, made.chunk);
+    if (!numbered || !text.empty()) refuse_cell();
     return made;
   }
-  made.kind = action_kind::exchange;
   do {
     if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
     transfer& moved = made.group[made.transfer_count++];
@@ -34611,8 +34845,8 @@ BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_
 // ---- belay/parallel/schedule/timeline.hpp
 //
 // Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
-// time, but wait for their partner. The result is how long the pipeline takes and how much of that is waiting: the
-// prediction for a run's measured bubble.
+// time, but wait for their partner. Copies and collectives of a rank run beside its computes. The result is how long
+// the pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -34623,7 +34857,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: in an exchange until its partners came
+  PerRank waiting{};  // per rank: in an exchange until its partners came, or for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -34647,6 +34881,22 @@ struct timeline_result {
   }
 };
 
+/// When actions beside the computes are over. Copies of a rank run one after the other, and so do its collectives, each
+/// once the rank has come to it.
+template <class Storage, class Time>
+struct beside_times {
+  constexpr beside_times(std::size_t ranks, std::size_t stages, std::size_t micro_batches)
+      : copies(Storage::template each_rank<Time>(ranks)),
+        collectives(copies),
+        reloaded(Storage::template each_cell<Time>(stages, micro_batches)),
+        gathered(Storage::template each_stage<Time>(stages)) {}
+
+  typename Storage::template per_rank<Time> copies;
+  typename Storage::template per_rank<Time> collectives;
+  typename Storage::template per_cell<Time> reloaded;
+  typename Storage::template per_stage<Time> gathered;
+};
+
 /// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
 /// each.
 template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
@@ -34654,9 +34904,13 @@ class clock_visitor {
  public:
   using time = typename PerRank::value_type;
 
-  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
-                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
-      : micro_batches_(micro_batches),
+  using beside = beside_times<typename Table::storage, time>;
+
+  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, PerRank& met, PostTimes& posted_at,
+                          beside& over, time message, const Takes& takes, Watch& watch)
+      : table_(table),
+        micro_batches_(table.micro_batches()),
+        over_(over),
         result_(result),
         met_(met),
         posted_at_(posted_at),
@@ -34666,6 +34920,8 @@ class clock_visitor {
 
   constexpr void compute(std::size_t rank, const action& now) {
     const time takes = takes_(rank, now);
+    if (is_beside(now.kind) && now.kind != action_kind::recompute) return run_beside(rank, now, takes);
+    if (has_beside_) wait_for_beside(rank, now);
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
@@ -34683,13 +34939,44 @@ class clock_visitor {
     result_.waiting[rank] += met_[rank] - result_.end[rank];
     result_.end[rank] = met_[rank];
   }
+  // Nothing runs beside any more when a rank is done.
+  constexpr void end(std::size_t rank) {
+    wait_until(rank, over_.copies[rank]);
+    wait_until(rank, over_.collectives[rank]);
+  }
 
  private:
+  constexpr void run_beside(std::size_t rank, const action& now, time takes) {
+    has_beside_ = true;
+    if (now.kind == action_kind::release) return;
+    const bool copies = now.kind == action_kind::offload || now.kind == action_kind::reload;
+    time& over = copies ? over_.copies[rank] : over_.collectives[rank];
+    if (over < result_.end[rank]) over = result_.end[rank];
+    over += takes;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    if (now.kind == action_kind::reload) over_.reloaded.data()[stage * micro_batches_ + now.micro_batch] = over;
+    if (now.kind == action_kind::gather) over_.gathered.data()[stage] = over;
+  }
+  constexpr void wait_for_beside(std::size_t rank, const action& now) {
+    if (now.kind == action_kind::weight_gradient) return;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    wait_until(rank, over_.gathered.data()[stage]);
+    if (now.kind != action_kind::forward)
+      wait_until(rank, over_.reloaded.data()[stage * micro_batches_ + now.micro_batch]);
+  }
+  constexpr void wait_until(std::size_t rank, time moment) {
+    if (moment <= result_.end[rank]) return;
+    result_.waiting[rank] += moment - result_.end[rank];
+    result_.end[rank] = moment;
+  }
   constexpr void not_before(std::size_t rank, time moment) {
     if (moment > met_[rank]) met_[rank] = moment;
   }
 
+  const Table& table_;
   std::size_t micro_batches_;
+  beside& over_;
+  bool has_beside_ = false;
   timeline_result<PerRank>& result_;
   PerRank& met_;
   PostTimes& posted_at_;
@@ -34708,7 +34995,8 @@ class timeline_player {
   explicit constexpr timeline_player(const Table& table, where at = where::current())
       : table_(&table),
         state_(table.ranks(), table.stages()),
-        met_(Table::storage::template each_rank<Time>(table.ranks())) {
+        met_(Table::storage::template each_rank<Time>(table.ranks())),
+        over_(table.ranks(), table.stages(), table.micro_batches()) {
     result_.busy = met_;
     result_.waiting = met_;
     result_.end = met_;
@@ -34728,8 +35016,8 @@ class timeline_player {
 
   /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
   /// of the walk, it calls `watch(rank, action, begin, end)`. An input gradient and a weight gradient take half a
-  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
-  /// one time for each stage.
+  /// backward each, a recompute as long as a forward, and nothing else takes time. The result is valid until the next
+  /// call. Throws usage_error where `forward` or `backward` has not one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
                                                           Watch& watch, where at = where::current()) {
@@ -34744,6 +35032,12 @@ class timeline_player {
         [&](std::size_t stage, action_kind kind) {
           if (kind == action_kind::forward) return forward[stage];
           if (kind == action_kind::backward) return backward[stage];
+    return walk(
+        [&](std::size_t rank, const action& now) {
+          const std::size_t stage = table_->stage(rank, now.chunk);
+          if (now.kind == action_kind::forward || now.kind == action_kind::recompute) return forward[stage];
+          if (is_beside(now.kind)) return Time{};
+          if (now.kind == action_kind::backward) return backward[stage];
           const Time half = backward[stage] / 2;
           return kind == action_kind::input_gradient ? half : backward[stage] - half;
         },
@@ -34789,12 +35083,15 @@ class timeline_player {
     result_.total = Time{};
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
+      over_.copies[rank] = over_.collectives[rank] = Time{};
     }
+    for (std::size_t stage = 0; stage < table_->stages(); ++stage) over_.gathered.data()[stage] = Time{};
     const post_times posted_at(*this);
-    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
-                                                                         posted_at, message, takes, watch);
+    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(*table_, result_, met_, posted_at, over_,
+                                                                         message, takes, watch);
     schedule::play(*table_, state_, clock, by);
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      clock.end(rank);
       if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
     }
     return result_;
@@ -34803,6 +35100,7 @@ class timeline_player {
   const Table* table_;
   play_state<typename Table::storage> state_;
   per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  beside_times<typename Table::storage, Time> over_;
   // By own_end: when the tensors of each stage were posted.
   std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
   timeline_result<per_rank> result_;
@@ -34899,7 +35197,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
       const std::span<const action> list = table.actions(rank);
       for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
         const action& now = list[own.at];
-        if (now.is_exchange()) continue;
+        if (!is_compute(now.kind)) continue;
         // Both inputs are there when a pair begins, both outputs when it ends.
         const std::span<const action> together = list.subspan(own.at, now.paired ? 2 : 1);
         ticks clock = own.clock;

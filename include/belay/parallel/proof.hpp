@@ -21,6 +21,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/parallel/schedule/compute_lists.hpp"
 #include "belay/parallel/schedule/play.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
@@ -52,6 +53,18 @@ enum class fault_kind : std::uint8_t {
   backward_whole_and_halves,
   pair_without_backward,
   pair_of_one_micro_batch,
+  // An action beside the computes is missing or misplaced.
+  offload_misplaced,
+  reload_misplaced,
+  backward_before_reload,
+  recompute_misplaced,
+  compute_before_gather,
+  gather_twice,
+  release_before_gather,
+  release_missing,
+  weight_gradient_after_reduce,
+  reduce_twice,
+  reduce_missing,
   // Sends and receives do not pair up.
   transfer_twice,
   send_unmatched,
@@ -68,13 +81,14 @@ enum class fault_kind : std::uint8_t {
 };
 
 /// Groups of kinds, in the order in which a proof looks for them.
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock, memory };
+enum class fault_class : std::uint8_t { none, malformed, compute, beside, pairing, data, deadlock, memory };
 
 /// The group of a kind.
 [[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
   if (kind == fault_kind::none) return fault_class::none;
   if (kind <= fault_kind::group_size) return fault_class::malformed;
   if (kind <= fault_kind::pair_of_one_micro_batch) return fault_class::compute;
+  if (kind <= fault_kind::reduce_missing) return fault_class::beside;
   if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
   if (kind <= fault_kind::send_before_compute) return fault_class::data;
   return kind == fault_kind::deadlock ? fault_class::deadlock : fault_class::memory;
@@ -134,9 +148,11 @@ template <class Table>
 [[nodiscard]] constexpr std::uint64_t peak_bytes(const Table& of, std::size_t rank, std::span<const stage_bytes> kept) {
   std::uint64_t now = 0, peak = 0;
   for (const auto& next : of.actions(rank)) {
-    if (next.kind >= action_kind::exchange) continue;
+    if (next.kind == action_kind::exchange || next.kind >= action_kind::recompute) continue;
     const stage_bytes& bytes = kept[of.stage(rank, next.chunk)];
-    if (next.kind == action_kind::forward) now += bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::offload) now -= bytes.for_input_gradient + bytes.for_both;
+    if (next.kind == action_kind::forward || next.kind == action_kind::reload)
+      now += bytes.for_input_gradient + bytes.for_both;
     if (next.kind == action_kind::input_gradient) now += bytes.for_weight_gradient;
     if (now > peak) peak = now;
     if (next.kind == action_kind::input_gradient || next.kind == action_kind::backward) now -= bytes.for_input_gradient;
@@ -201,6 +217,7 @@ class prover {
   /// Checks all rules; the result names the first fault.
   [[nodiscard]] constexpr proof_result<peaks> run() {
     for (std::size_t rank = 0; rank < table_.ranks(); ++rank) walk(rank);
+    for (std::size_t rank = 0; has_beside_ && rank < table_.ranks(); ++rank) walk_beside(rank);
     for (std::size_t stage = 0; stage < stages_; ++stage) expect_all(stage);
     for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
       if (table_.rank_of(stage) == table_.rank_of(stage + 1)) continue;
@@ -243,6 +260,7 @@ class prover {
       case fault_class::malformed: well_formed_ = false; break;
       case fault_class::pairing: matched_ = false; break;
       case fault_class::compute:
+      case fault_class::beside:
       case fault_class::data: complete_ = false; break;
       default: break;
     }
@@ -271,6 +289,11 @@ class prover {
       const std::size_t stage = table_.stage(rank, now.chunk);
       if (batch >= micro_batches_) {
         note({fault_kind::micro_batch_unknown, stage, batch, i});
+        continue;
+      }
+      if (is_beside(now.kind)) {
+        has_beside_ = true;
+        reduces_ = reduces_ || now.kind == action_kind::reduce;
         continue;
       }
       std::uint8_t* const done = done_.data() + stage * micro_batches_ + batch;
@@ -315,6 +338,76 @@ class prover {
     }
     result_.peak_activations.data()[rank] = peak;
     if (peak > result_.peak) result_.peak = peak;
+  }
+
+  // Actions beside the computes, in a table that has some.
+  constexpr void walk_beside(std::size_t rank) {
+    constexpr std::uint8_t offloaded = 1, reloaded = 2, recomputed = 4, ran_forward = 8, ran_backward = 16;
+    struct chunk_state {
+      bool gathered = false;      // now
+      bool was_gathered = false;  // at any time
+      bool reduced = false;
+      std::size_t bare = 0;  // 1 + index of its first compute before a gather
+    };
+    const std::size_t chunks = table_.chunks();
+    const scratch_array<chunk_state> states(chunks);
+    const scratch_array<std::uint8_t> cells(chunks * micro_batches_);
+    const std::span<const action> list = table_.actions(rank);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const action& now = list[i];
+      if (now.is_exchange() || now.chunk >= chunks || now.micro_batch >= micro_batches_) continue;
+      const std::size_t stage = table_.stage(rank, now.chunk);
+      chunk_state& own = states[now.chunk];
+      std::uint8_t& did = cells[now.chunk * micro_batches_ + now.micro_batch];
+      const auto expect = [&](bool right, fault_kind kind) {
+        if (!right) note({kind, stage, is_of_chunk(now.kind) ? nowhere : now.micro_batch, i});
+      };
+      const bool lives = (did & ran_forward) && !(did & ran_backward);
+      const bool is_there = !(did & offloaded) || (did & reloaded);
+      switch (now.kind) {
+        case action_kind::offload:
+          expect(lives && !(did & offloaded), fault_kind::offload_misplaced);
+          did |= offloaded;
+          continue;
+        case action_kind::reload:
+          expect(lives && !is_there, fault_kind::reload_misplaced);
+          did |= reloaded;
+          continue;
+        case action_kind::gather:
+          expect(!own.gathered, fault_kind::gather_twice);
+          if (own.bare > 0 && !own.was_gathered)
+            note({fault_kind::compute_before_gather, stage, list[own.bare - 1].micro_batch, own.bare - 1});
+          own.gathered = own.was_gathered = true;
+          continue;
+        case action_kind::release:
+          expect(own.gathered, fault_kind::release_before_gather);
+          own.gathered = false;
+          continue;
+        case action_kind::reduce:
+          expect(!own.reduced, fault_kind::reduce_twice);
+          own.reduced = true;
+          continue;
+        case action_kind::recompute:
+          expect(lives && is_there && !(did & recomputed), fault_kind::recompute_misplaced);
+          did |= recomputed;
+          break;
+        case action_kind::forward: did |= ran_forward; break;
+        default:
+          if (now.kind != action_kind::input_gradient) expect(!own.reduced, fault_kind::weight_gradient_after_reduce);
+          if (now.kind == action_kind::weight_gradient) continue;  // takes no parameters, nor what was offloaded
+          expect(is_there, fault_kind::backward_before_reload);
+          did |= ran_backward;
+      }
+      if (!own.gathered) {
+        expect(!own.was_gathered, fault_kind::compute_before_gather);
+        if (own.bare == 0) own.bare = i + 1;
+      }
+    }
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      const std::size_t stage = table_.stage(rank, chunk);
+      if (states[chunk].gathered) note({fault_kind::release_missing, stage});
+      if (reduces_ && !states[chunk].reduced) note({fault_kind::reduce_missing, stage});
+    }
   }
 
   // A pair has a backward directly after its forward, whose inputs do not come from that forward.
@@ -458,6 +551,8 @@ class prover {
   bool well_formed_ = true;
   bool complete_ = true;
   bool matched_ = true;
+  bool has_beside_ = false;
+  bool reduces_ = false;
   typename storage::template per_cell<std::uint8_t> done_;
   std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
@@ -492,7 +587,7 @@ class kept_slots {
       const std::size_t size = list.size();
       for (std::size_t i = 0; i < size; ++i) {
         const action& now = actions[i];
-        if (now.kind >= action_kind::exchange) continue;
+        if (!is_compute(now.kind)) continue;
         if (now.chunk >= table.chunks() || now.micro_batch >= micro_batches_) refuse();
         const std::size_t stage = table.stage(rank, now.chunk), first = stage * micro_batches_;
         std::uint32_t* const count = counts_.data()[stage].data();
@@ -539,8 +634,8 @@ class kept_slots {
 };
 
 /// The slots of a proven table. They are given in the order of each rank's row: of those that are free, the one that
-/// became so last. As what a micro-batch keeps is an interval of the row, that takes no more than are needed at one
-/// time. Throws usage_error where a forward or a backward is repeated or misplaced.
+/// became so last. What is offloaded keeps its slot. As what a micro-batch keeps is an interval of the row, that takes
+/// no more than are needed at one time. Throws usage_error where a forward or a backward is repeated or misplaced.
 template <any_table Table>
 [[nodiscard]] constexpr kept_slots<typename Table::storage> slots_of(const Table& table) {
   return kept_slots<typename Table::storage>(table);
@@ -559,6 +654,12 @@ struct first_fault {
                 "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
                 "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
                 "first_fault<kind, stage, micro-batch, action>");
+  static_assert(
+      class_of(Kind) != fault_class::beside,
+      "this schedule forgets, repeats or misplaces an action beside its computes: offload after a forward and "
+      "reload before its backward, recompute before it, gather before the computes of a chunk and release "
+      "after them, reduce once after its last weight gradient; see "
+      "first_fault<kind, stage, micro-batch, action>");
   static_assert(class_of(Kind) != fault_class::pairing,
                 "this schedule has a send without its receive, or in another order: list sends and receives "
                 "between two stages in one order; see first_fault<kind, stage, micro-batch, action>");

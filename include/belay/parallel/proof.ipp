@@ -54,6 +54,24 @@ BELAY_DECL std::string explain(const schedule::fault& found) {
       return stage + " runs the forward of " + batch + " beside a backward, and none comes directly after it" + at;
     case fault_kind::pair_of_one_micro_batch:
       return stage + " runs the forward of " + batch + " beside its own backward, which needs it" + at;
+    case fault_kind::offload_misplaced:
+      return stage + " offloads " + batch + at + " twice, or not between its forward and its backward";
+    case fault_kind::reload_misplaced:
+      return stage + " reloads " + batch + at + " twice, or not between its offload and its backward";
+    case fault_kind::backward_before_reload:
+      return stage + " runs the backward of " + batch + " before what its forward left is reloaded" + at;
+    case fault_kind::recompute_misplaced:
+      return stage + " recomputes " + batch + at +
+             " twice, or not between its forward, or its reload, and its backward";
+    case fault_kind::compute_before_gather:
+      return stage + " computes " + batch + " while its parameters are not gathered" + at;
+    case fault_kind::gather_twice: return stage + " gathers parameters that are gathered" + at;
+    case fault_kind::release_before_gather: return stage + " releases parameters that are not gathered" + at;
+    case fault_kind::release_missing: return stage + " gathers its parameters and never releases them";
+    case fault_kind::weight_gradient_after_reduce:
+      return stage + " computes the weight gradient of " + batch + " after its gradients were reduced" + at;
+    case fault_kind::reduce_twice: return stage + " reduces its gradients twice" + at;
+    case fault_kind::reduce_missing: return stage + " never reduces its gradients, and others do";
     case fault_kind::transfer_twice:
       return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
     case fault_kind::send_unmatched:

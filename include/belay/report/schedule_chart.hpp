@@ -62,8 +62,7 @@ template <any_table Table>
   auto watch = [&](std::size_t rank, const action& now, std::int64_t begin, std::int64_t end) {
     std::string& line = lines[rank];
     while (line.size() < static_cast<std::size_t>(begin) * width) line += "." + std::string(width - 1, ' ');
-    std::string cell = "FBIW"[static_cast<std::size_t>(now.kind)] + std::to_string(now.micro_batch) +
-                       chunk_letter(now.chunk);
+    std::string cell = letter_of(now.kind) + std::to_string(now.micro_batch) + chunk_letter(now.chunk);
     for (std::int64_t unit = begin; unit < end; ++unit) {
       cell.resize(width, ' ');
       line += cell;
@@ -127,7 +126,8 @@ template <any_table Table>
   std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + wide + "\" height=\"" + high +
                     "\" viewBox=\"0 0 " + wide + " " + high + "\" font-family=\"sans-serif\" font-size=\"11\">\n" +
                     "<style>rect{stroke:#fff}.t{text-anchor:middle;fill:#fff}.forward{fill:#3b6fb6}" +
-                    ".backward{fill:#2e8b57}.input{fill:#2aa198}.weight{fill:#b58900}</style>\n" +
+                    ".backward{fill:#2e8b57}.input{fill:#2aa198}.weight{fill:#b58900}" +
+                    ".recompute{fill:#7a9bc9}</style>\n" +
                     "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"8\" y=\"20\" font-size=\"13\">" +
                     title + "</text>\n";
   for (std::size_t rank = 0; rank < table.ranks(); ++rank) {

@@ -108,7 +108,7 @@ TEST_CASE("slips of a pair are refused: without a backward, with an exchange in 
                        belay::usage_error);
 }
 
-TEST_CASE("a gradient that the backward of a pair takes is received before the pair, though its sender waits all along") {
+TEST_CASE("a gradient that the backward of a pair takes is received before the pair, though its sender waits on") {
   const auto table = schedule::from_csv("belay-schedule 1,waits,2,2\nF0,F1&B0,B1\nF0,B0,F1,B1\n");
   const auto found = belay::proof(table);
   CHECK_MESSAGE(found.valid(), belay::explain(found.reason));

@@ -22,18 +22,36 @@ namespace schedule {
 /// Time in whole units: those of a table of unit costs, or nanoseconds.
 using ticks = std::int64_t;
 
-/// The time of one micro-batch in one stage: forward, input gradient, weight gradient. A whole backward takes both.
+/// The time of one micro-batch in one stage: forward, input gradient, weight gradient. A whole backward takes both, a
+/// recompute as long as a forward. And that of actions beside them: copies of what a micro-batch leaves, each way, and
+/// collectives of the stage.
 struct stage_costs {
   ticks forward = 1;
   ticks input_gradient = 1;
   ticks weight_gradient = 1;
+  ticks offload = 0;
+  ticks gather = 0;
+  ticks reduce = 0;
 
-  /// The time of a compute.
+  /// The time of an action.
   [[nodiscard]] constexpr ticks of(action_kind kind) const noexcept {
     return kind == action_kind::forward           ? forward
            : kind == action_kind::input_gradient  ? input_gradient
            : kind == action_kind::weight_gradient ? weight_gradient
-                                                  : input_gradient + weight_gradient;
+           : kind == action_kind::backward        ? input_gradient + weight_gradient
+                                                  : of_beside(kind);
+  }
+
+ private:
+  [[nodiscard]] constexpr ticks of_beside(action_kind kind) const noexcept {
+    switch (kind) {
+      case action_kind::recompute: return forward;
+      case action_kind::offload:
+      case action_kind::reload: return offload;
+      case action_kind::gather: return gather;
+      case action_kind::reduce: return reduce;
+      default: return 0;
+    }
   }
 };
 
@@ -80,6 +98,10 @@ struct planned_compute {
   action made = action::compute(of.kind, of.micro_batch, of.chunk);
   made.paired = of.paired;
   return made;
+}
+
+[[nodiscard]] constexpr planned_compute to_compute(const action& of) {
+  return {of.kind, of.paired, of.chunk, of.micro_batch};
 }
 
 /// Elements with the value T{} that live while a table is made, also by a compiler: in one step of it, where those of
@@ -132,7 +154,7 @@ class compute_lists {
                       [&](std::size_t rank, std::size_t chunk, std::size_t) { return table.stage(rank, chunk); }) {
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       for (const action& next : table.actions(rank))
-        if (!next.is_exchange()) add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
+        if (is_compute(next.kind)) add(rank, to_compute(next));
     }
   }
 
@@ -161,27 +183,22 @@ class compute_lists {
   [[nodiscard]] constexpr std::size_t first(std::size_t rank) const noexcept { return rank * capacity_; }
   [[nodiscard]] constexpr std::size_t room() const noexcept { return ranks_ * capacity_; }
 
-  /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind.
+  /// Throws usage_error where the rank has more than all forwards and all halves of backwards, or nothing of the kind,
+  /// or for an action beside computes.
   constexpr void add(std::size_t rank, const planned_compute& next) {
-    add(rank, next.kind, next.micro_batch, next.chunk, next.paired);
+    std::uint32_t& count = counts_.data()[rank];
+    if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
+    if (next.kind >= action_kind::exchange)
+      throw usage_error("a rule that writes no exchanges writes forwards and backwards only", {});
+    if (next.micro_batch >= micro_batches_ || next.chunk >= chunks_)
+      throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
+    computes_.data()[rank * capacity_ + count++] = next;
   }
   constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk) {
-    add(rank, kind, micro_batch, chunk, false);
+    add(rank, plan_compute(kind, micro_batch, chunk));
   }
 
  private:
-  constexpr void add(std::size_t rank, action_kind kind, std::size_t micro_batch, std::size_t chunk, bool paired) {
-    std::uint32_t& count = counts_.data()[rank];
-    if (count == capacity_) throw usage_error("a schedule repeats a compute", {});
-    if (micro_batch >= micro_batches_ || chunk >= chunks_)
-      throw usage_error("a schedule names a micro-batch or a chunk that it does not have", {});
-    planned_compute& next = computes_.data()[rank * capacity_ + count++];
-    next.kind = kind;
-    next.paired = paired;
-    next.chunk = static_cast<std::uint16_t>(chunk);
-    next.micro_batch = static_cast<std::uint32_t>(micro_batch);
-  }
-
   std::size_t ranks_;
   std::size_t chunks_;
   std::size_t micro_batches_;
@@ -339,7 +356,7 @@ template <schedule_costs Costs>
     ticks busy = 0;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      if (!list[i].paired) busy += ends[i] - begins[i];
+      busy += list[i].paired ? 0 : ends[i] - begins[i];
       const action_kind kind = list[i].kind;
       if (kind == action_kind::forward && ++kept > of.peak) of.peak = kept;
       if (kind == action_kind::backward || kind == action_kind::weight_gradient) --kept;

@@ -11,16 +11,18 @@
 //
 // F, B, I, W: forward, backward, input gradient, weight gradient of a micro-batch. F4&B1: a pair. S, R: send, receive.
 // A, G: the activation or the gradient of a micro-batch. > to, < from a rank. + joins transfers of one exchange. A
-// chunk other than 0 follows its micro-batch after a dot: F3.1. Where stages lie by rank, the sixth cell lists them:
-// those of rank 0, a semicolon, those of rank 1: "0 3;1 2".
+// chunk other than 0 follows its micro-batch after a dot: F3.1. O, R, K: offload, reload, recompute of a micro-batch.
+// U, S, G: gather, release, reduce of a chunk: U, U.1. Where stages lie by rank, the sixth cell lists them: those of
+// rank 0, a semicolon, those of rank 1: "0 3;1 2".
 //
 // PyTorch's tables of computes are read too: no first row, a stage before its letter and a micro-batch after it, empty
-// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B. Where a
-// table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven: call
-// `belay::proof`.
+// cells where a rank waits, and pairs: 0F1, 3I0, (0F1;3B0)OVERLAP_F_B, with 0UNSHARD, 0RESHARD and 0REDUCE_GRAD. Where
+// a table of several ranks has no transfers they are found (`with_exchanges`). A table that was read is not proven:
+// call `belay::proof`.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -69,8 +71,12 @@ template <any_table Table>
     for (const action& now : table.actions(rank)) {
       text += separator;
       separator = now.paired ? "&" : ",";
+      if (is_of_chunk(now.kind)) {
+        text += letter_of(now.kind) + (now.chunk == 0 ? "" : "." + std::to_string(now.chunk));
+        continue;
+      }
       if (!now.is_exchange()) {
-        text += "FBIW"[static_cast<std::size_t>(now.kind)] + numbered(now.micro_batch, now.chunk);
+        text += letter_of(now.kind) + numbered(now.micro_batch, now.chunk);
         continue;
       }
       const char* join = "";
@@ -121,6 +127,14 @@ class csv_reader {
   static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
   static bool take(std::string_view& text, char expected);
   static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
+  static bool take_chunk(std::string_view& text, std::uint16_t& chunk);
+  // An action of a chunk by PyTorch's name; an exchange stands for none.
+  static action_kind kind_of_chunk(std::string_view name);
+
+  static constexpr std::array<action_kind, 10> letter_kinds = {
+      action_kind::forward, action_kind::backward, action_kind::input_gradient, action_kind::weight_gradient,
+      action_kind::offload, action_kind::reload,   action_kind::recompute,      action_kind::gather,
+      action_kind::release, action_kind::reduce};
 
   void parse_cell(std::string_view text, std::vector<action>& into) const;
   [[nodiscard]] action parse(std::string_view text) const;

@@ -96,6 +96,13 @@ BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
   return with_exchanges(table);
 }
 
+BELAY_DECL action_kind csv_reader::kind_of_chunk(std::string_view name) {
+  return name == "UNSHARD"       ? action_kind::gather
+         : name == "RESHARD"     ? action_kind::release
+         : name == "REDUCE_GRAD" ? action_kind::reduce
+                                 : action_kind::exchange;
+}
+
 BELAY_DECL void csv_reader::parse_cell(std::string_view text, std::vector<action>& into) const {
   const std::size_t pair = text.find('&');
   into.push_back(parse(text.substr(0, pair)));
@@ -116,12 +123,17 @@ BELAY_DECL void csv_reader::parse_computes(std::string_view text, std::vector<st
     ++count;
     stage_compute next{};
     if (!take_number(rest, most_stages, next.stage) || rest.empty()) refuse_compute();
-    const std::size_t kind = std::string_view("FBIW").find(rest.front());
-    if (kind == std::string_view::npos) refuse_compute();
-    rest.remove_prefix(1);
     std::size_t micro_batch = 0;
-    if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
-    next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    if (const action_kind of_chunk = kind_of_chunk(rest); is_of_chunk(of_chunk)) {
+      rest = {};
+      next.made = action::of_chunk(of_chunk);
+    } else {
+      const std::size_t kind = std::string_view("FBIW").find(rest.front());
+      if (kind == std::string_view::npos) refuse_compute();
+      rest.remove_prefix(1);
+      if (!take_number(rest, most_micro_batches - 1, micro_batch)) refuse_compute();
+      next.made = action::compute(static_cast<action_kind>(kind), micro_batch);
+    }
     into.push_back(next);
   } while (pair && take(rest, ';'));
   if (rest != (pair ? ")OVERLAP_F_B" : "")) refuse_compute();
@@ -218,7 +230,7 @@ BELAY_DECL void csv_reader::refuse(const std::string& why) const {
 
 BELAY_DECL void csv_reader::refuse_cell() const {
   refuse("'" + shown() +
-         "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+         "' is no action; expected F, B, I, W, O, R or K and a micro-batch, such as F0, U, S or G, or transfers, such "
          "as SA0>1 or SA1>1+RG0<1");
 }
 
@@ -267,22 +279,29 @@ BELAY_DECL bool csv_reader::take_micro_batch(std::string_view& text, std::uint32
   if (!take_number(text, most_micro_batches, value)) return false;
   micro_batch = static_cast<std::uint32_t>(value);
   chunk = 0;
-  if (!take(text, '.')) return true;
-  if (!take_number(text, 65'535, value)) return false;
+  return text.empty() || text.front() != '.' || take_chunk(text, chunk);
+}
+
+BELAY_DECL bool csv_reader::take_chunk(std::string_view& text, std::uint16_t& chunk) {
+  std::size_t value = 0;
+  if (!take(text, '.') || !take_number(text, 65'535, value)) return false;
   chunk = static_cast<std::uint16_t>(value);
   return true;
 }
 
 BELAY_DECL action csv_reader::parse(std::string_view text) const {
   action made;
-  const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
-  if (kind != std::string_view::npos) {
-    made.kind = static_cast<action_kind>(kind);
-    text.remove_prefix(1);
-    if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
+  made.kind = action_kind::exchange;
+  // R and S with A or G after them are transfers.
+  const bool moves = text.size() > 1 && (text[1] == 'A' || text[1] == 'G');
+  for (const action_kind kind : letter_kinds)
+    if (!moves && made.is_exchange() && take(text, letter_of(kind))) made.kind = kind;
+  if (!made.is_exchange()) {
+    const bool numbered = is_of_chunk(made.kind) ? text.empty() || take_chunk(text, made.chunk)
+                                                 : take_micro_batch(text, made.micro_batch, made.chunk);
+    if (!numbered || !text.empty()) refuse_cell();
     return made;
   }
-  made.kind = action_kind::exchange;
   do {
     if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
     transfer& moved = made.group[made.transfer_count++];

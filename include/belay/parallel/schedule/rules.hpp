@@ -9,6 +9,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -72,11 +73,7 @@ struct compute_sink {
   std::size_t rank;
 
   constexpr void operator()(const planned_compute& next) { lists->add(rank, next); }
-  constexpr void operator()(const action& next) {
-    planned_compute made = plan_compute(next.kind, next.micro_batch, next.chunk);
-    made.paired = next.paired;
-    lists->add(rank, made);
-  }
+  constexpr void operator()(const action& next) { lists->add(rank, to_compute(next)); }
 };
 
 /// A schedule as code: a class with a `static constexpr std::string_view name` and a
@@ -358,15 +355,49 @@ template <std::size_t Stages, std::size_t MicroBatches>
   return generate<gpipe_rule>(stages, micro_batches, at);
 }
 
+/// Writes a table anew, with the actions beside computes that it has, each before the compute that comes after it.
+class merging_sink {
+ public:
+  explicit merging_sink(const dynamic_table& of) : of_(&of) {}
+
+  void next_rank() {
+    if (begun_) copy_until_compute();
+    begun_ = true;
+    left_ = of_->actions(made_.offsets.size());
+    made_.next_rank();
+  }
+  void operator()(const planned_compute& next) {
+    copy_until_compute();
+    left_ = left_.subspan(1);
+    made_(next);
+  }
+  void operator()(const action& next) { made_(next); }
+  [[nodiscard]] growing_sink take() {
+    copy_until_compute();
+    made_.next_rank();
+    return std::move(made_);
+  }
+
+ private:
+  void copy_until_compute() {
+    for (; !left_.empty() && !is_compute(left_.front().kind); left_ = left_.subspan(1))
+      if (is_beside(left_.front().kind)) made_(left_.front());
+  }
+
+  const dynamic_table* of_;
+  growing_sink made_;
+  std::span<const action> left_;  // of the rank's row
+  bool begun_ = false;
+};
+
 /// A table whose computes stay in their order, with exchanges that let it run. Those that it has are left out. Throws
 /// usage_error where no exchanges would: some computes wait for each other, or a rank has more than four tensors to
 /// exchange between two computes.
 [[nodiscard]] inline dynamic_table with_exchanges(const dynamic_table& of) {
   const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return of.stage(rank, chunk); };
-  const compute_lists lists(of);
-  growing_sink sink;
-  write_with_exchanges(lists, sink);
-  sink.next_rank();
+  merging_sink merged(of);
+  write_with_exchanges(compute_lists(of), merged);
+  growing_sink sink = merged.take();
   return dynamic_table(std::string(of.name()), of.ranks(), of.micro_batches(), std::move(sink.actions),
                        std::move(sink.offsets), of.chunks(), stage_of);
 }

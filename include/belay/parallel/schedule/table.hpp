@@ -25,8 +25,33 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
-enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
+/// The kind of an action: computes, an exchange, and actions beside them. A `backward` is an `input_gradient` and a
+/// `weight_gradient` in one. `offload` and `reload` move what a forward has left, `recompute` makes it again; `gather`
+/// and `release` are of a chunk's parameters, `reduce` of its gradients.
+enum class action_kind : std::uint8_t {
+  forward,
+  backward,
+  input_gradient,
+  weight_gradient,
+  exchange,
+  offload,
+  reload,
+  recompute,
+  gather,
+  release,
+  reduce
+};
+
+/// Whether actions of a kind are the forwards and backwards of a schedule.
+[[nodiscard]] constexpr bool is_compute(action_kind kind) noexcept { return kind < action_kind::exchange; }
+/// Whether they are beside those, and no exchanges.
+[[nodiscard]] constexpr bool is_beside(action_kind kind) noexcept { return kind > action_kind::exchange; }
+/// Whether they are of a chunk, and not of one of its micro-batches.
+[[nodiscard]] constexpr bool is_of_chunk(action_kind kind) noexcept { return kind >= action_kind::gather; }
+/// The letter of a kind in texts; '-' for an exchange.
+[[nodiscard]] constexpr char letter_of(action_kind kind) noexcept {
+  return "FBIW-ORKUSG"[static_cast<std::size_t>(kind)];
+}
 
 enum class transfer_direction : std::uint8_t { send, receive };
 
@@ -59,12 +84,18 @@ struct action {
   std::uint32_t micro_batch = 0;
   std::array<transfer, most_transfers> group{};
 
+  /// Of one micro-batch of a chunk: a compute, an offload, a reload or a recompute.
   [[nodiscard]] static constexpr action compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
     action made;
     made.kind = kind;
     made.chunk = static_cast<std::uint16_t>(chunk);
     made.micro_batch = static_cast<std::uint32_t>(micro_batch);
     return made;
+  }
+
+  /// Of a chunk: a gather, a release or a reduce.
+  [[nodiscard]] static constexpr action of_chunk(action_kind kind, std::size_t chunk = 0) {
+    return compute(kind, 0, chunk);
   }
 
   /// Makes this forward one with the backward after it, of another micro-batch: both inputs are there when the pair
@@ -120,6 +151,12 @@ struct action {
     case action_kind::input_gradient: return "input gradient";
     case action_kind::weight_gradient: return "weight gradient";
     case action_kind::exchange: return "exchange";
+    case action_kind::offload: return "offload";
+    case action_kind::reload: return "reload";
+    case action_kind::recompute: return "recompute";
+    case action_kind::gather: return "gather";
+    case action_kind::release: return "release";
+    case action_kind::reduce: return "reduce";
   }
   return "unknown";
 }

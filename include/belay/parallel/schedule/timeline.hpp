@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
-// time, but wait for their partner. The result is how long the pipeline takes and how much of that is waiting: the
-// prediction for a run's measured bubble.
+// time, but wait for their partner. Copies and collectives of a rank run beside its computes. The result is how long
+// the pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
@@ -30,7 +30,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: in an exchange until its partners came
+  PerRank waiting{};  // per rank: in an exchange until its partners came, or for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -54,6 +54,22 @@ struct timeline_result {
   }
 };
 
+/// When actions beside the computes are over. Copies of a rank run one after the other, and so do its collectives, each
+/// once the rank has come to it.
+template <class Storage, class Time>
+struct beside_times {
+  constexpr beside_times(std::size_t ranks, std::size_t stages, std::size_t micro_batches)
+      : copies(Storage::template each_rank<Time>(ranks)),
+        collectives(copies),
+        reloaded(Storage::template each_cell<Time>(stages, micro_batches)),
+        gathered(Storage::template each_stage<Time>(stages)) {}
+
+  typename Storage::template per_rank<Time> copies;
+  typename Storage::template per_rank<Time> collectives;
+  typename Storage::template per_cell<Time> reloaded;
+  typename Storage::template per_stage<Time> gathered;
+};
+
 /// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
 /// each.
 template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
@@ -61,9 +77,13 @@ class clock_visitor {
  public:
   using time = typename PerRank::value_type;
 
-  constexpr clock_visitor(std::size_t micro_batches, timeline_result<PerRank>& result, PerRank& met,
-                          PostTimes& posted_at, time message, const Takes& takes, Watch& watch)
-      : micro_batches_(micro_batches),
+  using beside = beside_times<typename Table::storage, time>;
+
+  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, PerRank& met, PostTimes& posted_at,
+                          beside& over, time message, const Takes& takes, Watch& watch)
+      : table_(table),
+        micro_batches_(table.micro_batches()),
+        over_(over),
         result_(result),
         met_(met),
         posted_at_(posted_at),
@@ -73,6 +93,8 @@ class clock_visitor {
 
   constexpr void compute(std::size_t rank, const action& now) {
     const time takes = takes_(rank, now);
+    if (is_beside(now.kind) && now.kind != action_kind::recompute) return run_beside(rank, now, takes);
+    if (has_beside_) wait_for_beside(rank, now);
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
@@ -90,13 +112,44 @@ class clock_visitor {
     result_.waiting[rank] += met_[rank] - result_.end[rank];
     result_.end[rank] = met_[rank];
   }
+  // Nothing runs beside any more when a rank is done.
+  constexpr void end(std::size_t rank) {
+    wait_until(rank, over_.copies[rank]);
+    wait_until(rank, over_.collectives[rank]);
+  }
 
  private:
+  constexpr void run_beside(std::size_t rank, const action& now, time takes) {
+    has_beside_ = true;
+    if (now.kind == action_kind::release) return;
+    const bool copies = now.kind == action_kind::offload || now.kind == action_kind::reload;
+    time& over = copies ? over_.copies[rank] : over_.collectives[rank];
+    if (over < result_.end[rank]) over = result_.end[rank];
+    over += takes;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    if (now.kind == action_kind::reload) over_.reloaded.data()[stage * micro_batches_ + now.micro_batch] = over;
+    if (now.kind == action_kind::gather) over_.gathered.data()[stage] = over;
+  }
+  constexpr void wait_for_beside(std::size_t rank, const action& now) {
+    if (now.kind == action_kind::weight_gradient) return;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    wait_until(rank, over_.gathered.data()[stage]);
+    if (now.kind != action_kind::forward)
+      wait_until(rank, over_.reloaded.data()[stage * micro_batches_ + now.micro_batch]);
+  }
+  constexpr void wait_until(std::size_t rank, time moment) {
+    if (moment <= result_.end[rank]) return;
+    result_.waiting[rank] += moment - result_.end[rank];
+    result_.end[rank] = moment;
+  }
   constexpr void not_before(std::size_t rank, time moment) {
     if (moment > met_[rank]) met_[rank] = moment;
   }
 
+  const Table& table_;
   std::size_t micro_batches_;
+  beside& over_;
+  bool has_beside_ = false;
   timeline_result<PerRank>& result_;
   PerRank& met_;
   PostTimes& posted_at_;
@@ -115,7 +168,8 @@ class timeline_player {
   explicit constexpr timeline_player(const Table& table, where at = where::current())
       : table_(&table),
         state_(table.ranks(), table.stages()),
-        met_(Table::storage::template each_rank<Time>(table.ranks())) {
+        met_(Table::storage::template each_rank<Time>(table.ranks())),
+        over_(table.ranks(), table.stages(), table.micro_batches()) {
     result_.busy = met_;
     result_.waiting = met_;
     result_.end = met_;
@@ -135,8 +189,8 @@ class timeline_player {
 
   /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
   /// of the walk, it calls `watch(rank, action, begin, end)`. An input gradient and a weight gradient take half a
-  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
-  /// one time for each stage.
+  /// backward each, a recompute as long as a forward, and nothing else takes time. The result is valid until the next
+  /// call. Throws usage_error where `forward` or `backward` has not one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_rank>& play_watched(std::span<const Time> forward, std::span<const Time> backward,
                                                           Watch& watch, where at = where::current()) {
@@ -149,7 +203,8 @@ class timeline_player {
     }
     return play_times(
         [&](std::size_t stage, action_kind kind) {
-          if (kind == action_kind::forward) return forward[stage];
+          if (kind == action_kind::forward || kind == action_kind::recompute) return forward[stage];
+          if (is_beside(kind)) return Time{};
           if (kind == action_kind::backward) return backward[stage];
           const Time half = backward[stage] / 2;
           return kind == action_kind::input_gradient ? half : backward[stage] - half;
@@ -196,12 +251,15 @@ class timeline_player {
     result_.total = Time{};
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
+      over_.copies[rank] = over_.collectives[rank] = Time{};
     }
+    for (std::size_t stage = 0; stage < table_->stages(); ++stage) over_.gathered.data()[stage] = Time{};
     const post_times posted_at(*this);
-    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(table_->micro_batches(), result_, met_,
-                                                                         posted_at, message, takes, watch);
+    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(*table_, result_, met_, posted_at, over_,
+                                                                         message, takes, watch);
     schedule::play(*table_, state_, clock, by);
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
+      clock.end(rank);
       if (result_.end[rank] > result_.total) result_.total = result_.end[rank];
     }
     return result_;
@@ -210,6 +268,7 @@ class timeline_player {
   const Table* table_;
   play_state<typename Table::storage> state_;
   per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  beside_times<typename Table::storage, Time> over_;
   // By own_end: when the tensors of each stage were posted.
   std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
   timeline_result<per_rank> result_;

@@ -58,7 +58,7 @@ BELAY_DECL ticks time_with_depth(const dynamic_table& table, const table_costs& 
       const std::span<const action> list = table.actions(rank);
       for (; leave(own) && own.at < list.size(); ++own.at, moved = true) {
         const action& now = list[own.at];
-        if (now.is_exchange()) continue;
+        if (!is_compute(now.kind)) continue;
         // Both inputs are there when a pair begins, both outputs when it ends.
         const std::span<const action> together = list.subspan(own.at, now.paired ? 2 : 1);
         ticks clock = own.clock;

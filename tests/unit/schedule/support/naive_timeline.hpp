@@ -35,7 +35,7 @@ naive_result naive_timeline(const Table& table, std::int64_t forward, std::int64
   std::vector<std::vector<action>> lists(table.ranks());
   for (std::size_t rank = 0; rank < table.ranks(); ++rank)
     for (const action& next : table.actions(rank))
-      if (!next.is_exchange()) lists[rank].push_back(next);
+      if (belay::schedule::is_compute(next.kind)) lists[rank].push_back(next);
   std::vector<std::size_t> at(table.ranks());
   std::vector<std::int64_t> clock(table.ranks()), began(table.ranks(), -1);
   std::vector<std::size_t> kept(table.ranks());
