@@ -53,7 +53,8 @@ int main(int argc, char** argv) try {
               belay::schedule::timeline(belay::schedule::to_dynamic(table), forward, backward).idle());
   if (draws) {
     std::ofstream drawing(last);
-    if (!(drawing << belay::schedule::draw_svg(named)).flush()) throw belay::file_error(last, 0, "cannot be written");
+    if (!(drawing << belay::schedule::draw_svg(named, belay::schedule::equal_costs{})).flush())
+      throw belay::file_error(last, 0, "cannot be written");
     std::printf("drawn to %s\n", last.c_str());
   }
 } catch (const std::exception& error) {

@@ -35263,10 +35263,22 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
+/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, from there to its weight
+/// gradient, and from its forward to its weight gradient. A whole backward keeps the second part for no time, and ends
+/// the third.
+struct stage_bytes {
+  std::uint64_t for_input_gradient = 0;
+  std::uint64_t for_weight_gradient = 0;
+  std::uint64_t throughout = 0;
+};
+
 /// A network that is cut into stages: what each takes and keeps.
 struct staged_costs {
   table_costs time;
-  std::vector<stage_bytes> kept;  // one for each stage
+  std::vector<stage_bytes> kept;           // one for each stage
+  std::vector<std::uint64_t> always = {};  // of each rank, whatever the order: parameters, buffers; empty: nothing
+
+  [[nodiscard]] std::uint64_t always_of(std::size_t rank) const noexcept { return always.empty() ? 0 : always[rank]; }
 };
 
 /// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
@@ -35285,6 +35297,7 @@ struct schedule_choice {
   struct refused_schedule {
     std::string name;
     std::string reason;
+    ticks total = 0;  // of one that fits and takes longer, or as long; 0: it was refused for what it is
   };
 
   std::string name;
@@ -35317,6 +35330,24 @@ using costs_of_placement = function_ref<std::optional<staged_costs>(const placem
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
+BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
+  std::vector<std::uint64_t> peaks(lists.ranks());
+  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
+    std::uint64_t now = 0;
+    for (std::size_t i = 0; i < lists.size(rank); ++i) {
+      const planned_compute& next = lists.of(rank)[i];
+      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
+      if (next.kind == action_kind::forward) now += of.for_input_gradient + of.throughout;
+      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient + of.throughout;
+      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
+      peaks[rank] = greater_of(peaks[rank], now);
+      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
+      if (next.kind == action_kind::backward) now -= of.throughout;
+    }
+  }
+  return peaks;
+}
+
 /// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
 /// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
 struct greedy_order {
@@ -35333,7 +35364,10 @@ class greedy_player {
   /// The computes; false where memory ends them before all have run.
   [[nodiscard]] bool run(const greedy_order& order, compute_lists& lists) {
     const std::size_t last = ranks_.size() - 1;
-    for (rank_state& each : ranks_) each = {};
+    for (std::size_t rank = 0; rank <= last; ++rank) {
+      ranks_[rank] = {};
+      ranks_[rank].bytes = costs_->always_of(rank);
+    }
     there_.assign(2, std::vector<std::vector<ticks>>(ranks_.size(), std::vector<ticks>(micro_batches_, never)));
     there_[0][0].assign(micro_batches_, 0);
     for (std::size_t rank = 0; rank <= last; ++rank) events_.push({0, rank});
@@ -35354,6 +35388,7 @@ class greedy_player {
       if (kind == action_kind::forward) {
         own.busy_until = now + time.forward;
         own.bytes += bytes.for_input_gradient + bytes.for_both;
+        own.bytes += bytes.for_input_gradient + bytes.throughout;
         if (behind > 0)
           hand_on(0, rank + 1, micro_batch, own.busy_until);
         else
@@ -35366,6 +35401,7 @@ class greedy_player {
       } else {
         own.busy_until = now + time.weight_gradient;
         own.bytes -= bytes.for_weight_gradient + bytes.for_both;
+        own.bytes -= bytes.for_weight_gradient + bytes.throughout;
       }
       lists.add(rank, kind, micro_batch, 0);
       events_.push({own.busy_until, rank});
@@ -35398,6 +35434,8 @@ class greedy_player {
     const bool may_forward =
         own.forwards < micro_batches_ &&
         has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.for_both);
+    const bool may_forward = own.forwards < micro_batches_ &&
+                             has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.throughout);
     const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
     const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
     const ticks input = may_input ? there_[1][rank][own.inputs] : never;
@@ -35458,6 +35496,7 @@ struct schedule_candidate {
                                              std::span<const std::uint64_t> budget) {
     schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept), {}};
     for (std::size_t rank = 0; rank < budget.size(); ++rank) {
+      made.bytes[rank] += costs.always_of(rank);
       const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
       if (over <= made.excess) continue;
       made.excess = over;
@@ -35486,15 +35525,19 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   const std::size_t ranks = budget.size();
   std::vector<schedule_choice::refused_schedule> refused;
   std::optional<schedule_candidate> best, least;
-  const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
+  const auto note = [&](const std::string& name, std::string why, ticks total = 0) {
+    refused.push_back({name, std::move(why), total});
+  };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
     if (found.excess > 0) return note(found.name, explain_memory(found.worst));
     const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
     const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
     if (best && (found.cost.total >= best->cost.total || comes_last))
-      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total));
-    if (best) note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total));
+      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total),
+                  found.cost.total);
+    if (best)
+      note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total), best->cost.total);
     best = std::move(found);
   };
   std::vector<std::string> names = named_schedule::names(most_chunks);

@@ -14,7 +14,6 @@
 #include "belay/core/printable.hpp"
 #include "belay/report/output.hpp"
 #include "belay/train/plan_table.hpp"
-#include "input/problem_text.hpp"
 #include "tools/belay_plan/config.hpp"
 #include "tools/belay_plan/fit.hpp"
 #include "tools/belay_plan/flags.hpp"
@@ -39,11 +38,6 @@ void put_json(const ordered_json& values) {
   put(values.dump(1, ' ', true, ordered_json::error_handler_t::replace) + "\n");
 }
 void complain(const std::string& what) { std::fprintf(stderr, "belay-plan: %s\n", what.c_str()); }
-std::string words_of(const std::exception& problem) {
-  std::string out = input::problem_text(problem);
-  if (out.starts_with("belay: ")) out.erase(0, std::string_view("belay: ").size());
-  return out;
-}
 // What is written is none of what was given.
 struct unwritable : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -70,7 +64,18 @@ void draw(const question& asked, const plan_result& plan) {
 }
 
 int show_plan(const question& asked, const planner& plans) {
-  const plan_result plan = plans.plan(asked.run);
+  setting run = asked.run;
+  std::optional<chosen_schedule> choice;
+  if (run.schedule.name == "auto") {
+    try {
+      choice = choose_schedule(plans.model(), run, asked.constants, asked.limit);
+    } catch (const belay::usage_error& problem) {
+      complain("--schedule auto: " + words_of(problem) + ". Search what fits with --fit");
+      return does_not_fit;
+    }
+  }
+  plan_result plan = plans.plan(run);
+  plan.choice = std::move(choice);
   draw(asked, plan);
   const std::string missing = shortage_text(plan, asked.limit);
   if (asked.format == question::output::json) {

@@ -43,7 +43,7 @@ class fit {
   [[nodiscard]] fit_result search() {
     const bool rehearses = plans_->model().type == "mixtral";
     plan_search search(plans_->model(), asked_->run, static_cast<count>(*asked_->ranks), asked_->limit,
-                       asked_->constants, asked_->lower);
+                       asked_->constants, asked_->lower, plans_->searched_schedules());
     std::vector<candidate> all = search.run(rehearses ? slack(plans_->model()) : 1);
     out_.tried = search.tried();
     if (out_.tried == 0)

@@ -3,13 +3,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
+#include "belay/core/where.hpp"
+#include "belay/parallel/proof.hpp"
+#include "belay/parallel/schedule.hpp"
 #include "input/flag_values.hpp"
+#include "input/regular_file.hpp"
 #include "tools/belay_plan/config.hpp"
 #include "train_moe/command_line.hpp"
 
@@ -18,6 +24,34 @@ namespace belay_plan {
 namespace {
 
 using belay::input_error;
+
+constexpr const char* schedule_words =
+    "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v|auto|FILE.csv";
+// Bytes of a table that is read.
+constexpr std::uint64_t largest_table = std::uint64_t{1} << 26U;
+
+schedule_word schedule_of(const std::string& text) {
+  namespace schedule = belay::schedule;
+  if (text == "auto") return {text, nullptr};
+  const std::string flag = "--schedule " + text + ": ";
+  if (text.ends_with(".csv")) {
+    const std::string content = input::content_of(text, largest_table);
+    try {
+      auto table = std::make_shared<const schedule::dynamic_table>(schedule::from_csv(content, belay::where{}));
+      const auto proven = belay::proof(*table);
+      if (!proven.valid()) throw input_error("this schedule cannot run: " + belay::explain(proven.reason));
+      return {text, std::move(table)};
+    } catch (const belay::error& problem) {
+      throw input_error(flag + words_of(problem));
+    }
+  }
+  try {
+    static_cast<void>(schedule::named_schedule::of(text, belay::where{}));
+  } catch (const input_error&) {
+    throw input_error(flag + "is no schedule; it is one of " + schedule_words + ", with V chunks a rank");
+  }
+  return {text, nullptr};
+}
 
 recompute_kind recompute_of(const std::string& text) {
   for (const recompute_kind each : all_recomputes)
@@ -79,8 +113,9 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
       ->check(input::count_of("bytes", 0, std::size_t{1} << 40U));
   app.add_option("--recompute", recompute, "what the backward runs again")
       ->check(CLI::IsMember({"none", "selective", "full"}));
-  app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
-      ->check(CLI::IsMember({"1f1b", "gpipe"}));
+  app.add_option("--schedule", schedule,
+                 "order of the micro-batches over the pipeline; auto chooses what is shortest within the budget")
+      ->type_name(std::string(schedule_words));
   app.add_option("--offload", offload, "what lives in a lower tier")
       ->type_name("optimizer[:TIER],parameters[:TIER],gradients[:TIER],activations[:TIER]");
   app.add_option("--tier", offload_tier, "the tier of an --offload that names none, and of what --fit offloads")
@@ -124,7 +159,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   out.run.zero = zero.front() - '0';
   out.run.gathers = gathers == "step" ? gathers_kind::step : gathers_kind::use;
   out.run.recompute = recompute_of(recompute);
-  out.run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
+  out.run.schedule = schedule_of(schedule);
   if (app.count("--offload") > 0) out.run.offload = parse_offload(offload, offload_tier);
   if (app.count("--budget") > 0) out.limit = train_moe::parse_budget(budget);
   if (app.count("--fit") > 0) {

@@ -38,12 +38,27 @@ using nlohmann::ordered_json;
           {"whole_below", run.whole_below},
           {"gathers", name(run.gathers)},
           {"recompute", name(run.recompute)},
-          {"schedule", name(run.schedule)},
+          {"schedule", run.schedule.name},
+          {"chunks", run.laid().chunks()},
           {"offload", offload.empty() ? ordered_json() : ordered_json(offload)},
           {"expert_capacity", run.expert_capacity}};
 }
 
-[[nodiscard]] inline ordered_json json_of(const rank_class& one) {
+[[nodiscard]] inline ordered_json json_of(const chosen_schedule& one) {
+  ordered_json stages = ordered_json::array(), refused = ordered_json::array();
+  for (const stage_time& each : one.costs.stages)
+    stages.push_back(
+        {{"forward", each.forward}, {"input_gradient", each.first_half()}, {"weight_gradient", each.weight_gradient}});
+  for (const auto& each : one.refused)
+    refused.push_back({{"name", each.name},
+                       {"seconds", each.seconds > 0 ? ordered_json(each.seconds) : ordered_json()},
+                       {"reason", each.seconds > 0 ? "takes as long, or longer" : each.reason}});
+  return {{"name", one.name},        {"seconds", one.seconds},       {"bubble", one.bubble},
+          {"peak_chunks", one.peak}, {"message", one.costs.message}, {"stages", stages},
+          {"refused", refused}};
+}
+
+[[nodiscard]] inline ordered_json json_of(const rank_class& one, const laid_schedule& laid) {
   ordered_json ranks = ordered_json::array(), bytes = ordered_json::object(), by = ordered_json::object();
   for (const rank_range& each : one.ranks) ranks.push_back({each.first, each.last});
   for (const purpose_row& each : one.rows) {
@@ -57,7 +72,11 @@ using nlohmann::ordered_json;
     for (const auto& [what, value] : inside.items()) all += value.get<count>();
     total[in] = all;
   }
-  return {{"stage", one.stage}, {"ranks", ranks}, {"size", one.size()}, {"total", total}, {"bytes", bytes}, {"by", by}};
+  ordered_json stages = ordered_json::array();
+  for (std::size_t chunk = 0; chunk < laid.chunks(); ++chunk)
+    stages.push_back(laid.stage(static_cast<std::size_t>(one.stage), chunk));
+  return {{"stage", one.stage}, {"stages", stages}, {"ranks", ranks}, {"size", one.size()},
+          {"total", total},     {"bytes", bytes},   {"by", by}};
 }
 
 [[nodiscard]] inline ordered_json json_of(const state_bytes& bytes) {
@@ -67,7 +86,7 @@ using nlohmann::ordered_json;
 
 [[nodiscard]] inline ordered_json json_of(const plan_result& plan) {
   ordered_json classes = ordered_json::array(), states = ordered_json::array();
-  for (const rank_class& each : plan.classes) classes.push_back(json_of(each));
+  for (const rank_class& each : plan.classes) classes.push_back(json_of(each, plan.run.laid()));
   for (const stage_states& each : plan.states)
     states.push_back({{"store", json_of(each.store)}, {"buckets", each.buckets}, {"paper", json_of(each.paper)}});
   const state_types own = store_types(plan.run.dtype);
@@ -81,6 +100,7 @@ using nlohmann::ordered_json;
           {"bytes_a_parameter", {{"store", own.all()}, {"paper", paper_types.all()}}},
           {"states_by_stage", states},
           {"bubble", {{"equal_stages", plan.bubble.equal_stages}, {"by_time", plan.bubble.by_time}}},
+          {"schedule_choice", plan.choice ? json_of(*plan.choice) : ordered_json()},
           {"step",
            {{"seconds", plan.time.all()},
             {"pipeline_seconds", plan.time.pipeline},

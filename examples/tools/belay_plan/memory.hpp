@@ -67,58 +67,113 @@ struct stage_memory {
   }
 };
 
-/// Micro-batches that stage `stage` keeps at most.
-[[nodiscard]] inline count in_flight(const setting& run, count stage) noexcept {
-  return run.schedule == schedule_kind::gpipe ? run.micro_batches()
-                                              : std::min(run.micro_batches(), run.stages() - stage);
-}
-
 /// Bytes are whole, and a number that no machine has stays one.
 [[nodiscard]] inline count whole_bytes(double bytes) noexcept {
   return bytes >= 4e18 ? count{4'000'000'000'000'000'000} : static_cast<count>(bytes);
 }
 
-/// The memory that a stage keeps, and where. A lower tier has the activations with the input of every layer; those of
-/// two layers are on the device meanwhile.
-inline void add_activations(stage_memory& out, const architecture& model, const setting& run, count stage) noexcept {
-  const activation_formula formula(model, run);
-  const auto [first, size] = layers_of_stage(model.layers, run.stages(), stage);
-  double kept = 0, most = 0, windows = 0, backward = 0, windows_of_backward = 0;
-  for (count layer = first; layer < first + size; ++layer) {
-    kept += formula.kept(layer);
-    most = std::max(most, formula.kept(layer));
-    windows += formula.windows_kept(layer);
-    backward = std::max(backward, formula.backward(layer));
-    windows_of_backward = std::max(windows_of_backward, formula.windows_of_backward(layer));
+/// Bytes of activations: of one micro-batch in a stage, and beside those in flight.
+class activation_bytes {
+ public:
+  activation_bytes(const architecture& model, const setting& run)
+      : model_(&model), laid_(&run.laid()), formula_(model, run) {}
+
+  /// Kept on the device from a stage's forward to its backward, in two halves to the second one: the gradient of a
+  /// layer's output is then in the place of what the first half gave back.
+  [[nodiscard]] double kept(std::size_t stage) const {
+    double all = formula_.boundary();
+    for_layers(stage, [&](count layer) { all += formula_.kept(layer); });
+    return all + logits(stage);
   }
-  const auto flights = static_cast<double>(in_flight(run, stage));
-  const bool away = run.offload.activations != belay::tier::device, last = stage + 1 == run.stages();
-  const double here = away ? 2 * most + 2 * formula.boundary() : flights * (kept + formula.boundary());
-  // The last stage's head keeps its logits until its own backward, which is the next thing unless forwards come first.
-  const double logits =
-      last ? formula.head_kept() * (run.schedule == schedule_kind::gpipe ? static_cast<double>(run.micro_batches()) : 1)
-           : 0;
-  const double after_head = logits > 0 ? logits - formula.head_kept() : 0;
-  const double peak = here + std::max(after_head + backward, last ? logits + formula.head_backward() : 0);
-  out.at(belay::tier::device, purpose::activations) += whole_bytes(peak);
-  out.at(belay::tier::device, purpose::windows) += whole_bytes(flights * windows + windows_of_backward);
+  /// In the lower tier that has activations: the input of every layer, and what it keeps.
+  [[nodiscard]] double away(std::size_t stage) const {
+    double all = 0;
+    for_layers(stage, [&](count layer) { all += formula_.kept(layer) + formula_.boundary(); });
+    return all;
+  }
+  [[nodiscard]] double windows(std::size_t stage) const {
+    double all = 0;
+    for_layers(stage, [&](count layer) { all += formula_.windows_kept(layer); });
+    return all;
+  }
+  /// The head's logits, which its backward makes a gradient of.
+  [[nodiscard]] double logits(std::size_t stage) const { return is_last(stage) ? formula_.head_kept() : 0; }
+
+  /// Bytes of a rank while a backward runs, beside those in flight. One that is whole has given back the logits before
+  /// those of layers.
+  [[nodiscard]] double beside(std::size_t rank) const {
+    double layers = 0, head = 0;
+    for_chunks(rank, [&](std::size_t stage) {
+      double most = 0;
+      for_layers(stage, [&](count layer) { most = std::max(most, formula_.backward(layer)); });
+      if (is_last(stage)) {
+        head = formula_.head_backward();
+        if (!laid_->splits_backwards()) most = std::max(most - formula_.head_kept(), 0.0);
+      }
+      layers = std::max(layers, most);
+    });
+    return std::max(layers, head);
+  }
+  [[nodiscard]] double windows_beside(std::size_t rank) const {
+    double most = 0;
+    for_chunks(rank, [&](std::size_t stage) {
+      for_layers(stage, [&](count layer) { most = std::max(most, formula_.windows_of_backward(layer)); });
+    });
+    return most;
+  }
+  /// Of two layers, which are on the device while a lower tier has the others.
+  [[nodiscard]] double two_layers(std::size_t rank) const {
+    double most = 0;
+    for_chunks(rank, [&](std::size_t stage) {
+      for_layers(stage, [&](count layer) { most = std::max(most, formula_.kept(layer)); });
+    });
+    return 2 * most + 2 * formula_.boundary();
+  }
+
+ private:
+  [[nodiscard]] bool is_last(std::size_t stage) const { return stage + 1 == laid_->stages(); }
+  template <class Use>
+  void for_layers(std::size_t stage, const Use& use) const {
+    const auto [first, size] = layers_of_stage(model_->layers, laid_->stages(), stage);
+    for (count layer = first; layer < first + size; ++layer) use(layer);
+  }
+  template <class Use>
+  void for_chunks(std::size_t rank, const Use& use) const {
+    for (std::size_t chunk = 0; chunk < laid_->chunks(); ++chunk) use(laid_->stage(rank, chunk));
+  }
+
+  const architecture* model_;
+  const laid_schedule* laid_;
+  activation_formula formula_;
+};
+
+/// The memory that a rank along pp keeps, and where.
+inline void add_activations(stage_memory& out, const architecture& model, const setting& run, count rank) {
+  const activation_bytes bytes(model, run);
+  const laid_schedule& laid = run.laid();
+  const bool away = run.offload.activations != belay::tier::device;
+  const auto on_device = [&](std::size_t stage) { return away ? bytes.logits(stage) : bytes.kept(stage); };
+  const double here = (away ? bytes.two_layers(rank) : 0) + laid.most(rank, on_device) + bytes.beside(rank);
+  out.at(belay::tier::device, purpose::activations) += whole_bytes(here);
+  out.at(belay::tier::device, purpose::windows) += whole_bytes(
+      laid.most(rank, [&](std::size_t stage) { return bytes.windows(stage); }) + bytes.windows_beside(rank));
   if (away)
     out.at(run.offload.activations, purpose::activations) +=
-        whole_bytes(flights * (kept + static_cast<double>(size) * formula.boundary()));
+        whole_bytes(laid.most(rank, [&](std::size_t stage) { return bytes.away(stage); }));
 }
 
-/// A rank of stage `stage`.
-[[nodiscard]] inline stage_memory memory_of(const architecture& model, const setting& run, count stage) {
+/// A rank along pp.
+[[nodiscard]] inline stage_memory memory_of(const architecture& model, const setting& run, count rank) {
   using belay::tier;
   stage_memory out;
-  const std::vector<parameter_block> blocks = blocks_of(model, run, stage);
+  const std::vector<parameter_block> blocks = blocks_of(model, run, rank);
   const state_bytes states = states_of(blocks, run, store_types(run.dtype));
   out.at(run.offload.parameters, purpose::parameters) += states.values;
   out.at(run.offload.gradients, purpose::gradients) += states.gradients;
   out.at(run.offload.optimizer, purpose::optimizer) += states.optimizer;
   out.at(tier::device, purpose::buckets) += bucket_bytes_of(blocks, run);
   out.at(tier::device, purpose::gathered) += gathered_bytes_of(blocks, run);
-  add_activations(out, model, run, stage);
+  add_activations(out, model, run, rank);
   if (run.offload.optimizer != tier::device) {
     // Three slots of a chunk's gradients and values.
     const tier in = run.offload.optimizer == tier::file ? tier::host : run.offload.optimizer;

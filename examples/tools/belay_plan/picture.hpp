@@ -5,8 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,27 +38,39 @@ class plan_picture {
     std::string body;
     double y = 26;
     body += text(16, y, escaped(title()), "font-size=\"15\" font-weight=\"bold\"");
-    body += text(16, y += 20, escaped(flags_of(plan_->run)), "fill=\"#555\"");
-    body += text(16, y += 18, escaped(subtitle()), "fill=\"#555\"");
+    body += text(16, y += 20, escaped(flags_of(plan_->run)), "class=\"soft\"");
+    body += text(16, y += 18, escaped(subtitle()), "class=\"soft\"");
     if (bars_.size() < plan_->classes.size())
       body += text(16, y += 18,
                    std::to_string(bars_.size()) + " of " + std::to_string(plan_->classes.size()) +
                        " classes of ranks, the fullest among them",
-                   "fill=\"#555\"");
+                   "class=\"soft\"");
     y = legend(body, y + 22);
     for (std::size_t t = 0; t < belay::tier_count; ++t) y = panel(body, static_cast<belay::tier>(t), y + 20);
     y = schedule(body, y + 16);
     const std::string high = number(y + 12);
-    return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1060\" height=\"" + high + "\" viewBox=\"0 0 1060 " +
-           high + "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"1060\" height=\"" + high +
-           "\" fill=\"#fff\"/>\n" + body + "</svg>\n";
+    return "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plan\" width=\"1060\" height=\"" + high +
+           "\" viewBox=\"0 0 1060 " + high + "\" font-family=\"sans-serif\" font-size=\"12\">\n" + style() +
+           "<rect class=\"back\" width=\"1060\" height=\"" + high + "\"/>\n" + body + "</svg>\n";
   }
 
  private:
   static constexpr double left = 96, width = 940, height = 220;
-  static constexpr const char* colours[] = {"#3b6fb6", "#2e8b57", "#d98e04", "#8b5fb0", "#2aa198",
-                                            "#c8453b", "#7a8b99", "#b58900", "#d36fa0", "#4d4d4d",
-                                            "#7fb2e5", "#9ccc65", "#8d6e63", "#26418f"};
+  // Of purposes, light and dark.
+  static constexpr std::array<std::array<const char*, 2>, 14> colours{{{"#3b6fb6", "#6aa9f5"},
+                                                                       {"#2e8b57", "#5cc48d"},
+                                                                       {"#d98e04", "#f0a94e"},
+                                                                       {"#8b5fb0", "#b78ee8"},
+                                                                       {"#2aa198", "#4fc0d3"},
+                                                                       {"#c8453b", "#ff7b72"},
+                                                                       {"#7a8b99", "#9ba5b0"},
+                                                                       {"#b58900", "#d9b13b"},
+                                                                       {"#d36fa0", "#ef82b0"},
+                                                                       {"#4d4d4d", "#d3d9df"},
+                                                                       {"#7fb2e5", "#3f6fb5"},
+                                                                       {"#9ccc65", "#7fae5f"},
+                                                                       {"#8d6e63", "#b7a48c"},
+                                                                       {"#26418f", "#8fb4e3"}}};
 
   [[nodiscard]] static std::string number(double value) { return belay::schedule::two_digits(value); }
   [[nodiscard]] static std::string escaped(std::string_view words) {
@@ -76,9 +88,24 @@ class plan_picture {
   [[nodiscard]] static std::string text(double x, double y, const std::string& words, const char* how = "") {
     return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" " + how + ">" + words + "</text>\n";
   }
-  [[nodiscard]] const char* colour_of(const std::string& what) const noexcept {
+  [[nodiscard]] std::string colour_of(const std::string& what) const {
     const auto at = static_cast<std::size_t>(std::find(purposes_.begin(), purposes_.end(), what) - purposes_.begin());
-    return colours[at % std::size(colours)];
+    return "p" + std::to_string(at % colours.size());
+  }
+  // As the chart of the schedule has them: light, and dark where the reader's system says so.
+  [[nodiscard]] static std::string style() {
+    std::string light =
+        ".plan text{fill:#1b1f24}.plan .soft{fill:#5a636e}.plan .back{fill:#fff}.plan .grid{stroke:#ddd}"
+        ".plan .limit{stroke:#c00}.plan .over{fill:#c00}";
+    std::string dark =
+        ".plan text{fill:#e8ebee}.plan .soft{fill:#9ba5b0}.plan .back{fill:#1b2026}.plan .grid{stroke:"
+        "#2f363e}.plan .limit{stroke:#ff7b72}.plan .over{fill:#ff7b72}";
+    for (std::size_t i = 0; i < colours.size(); ++i) {
+      const std::string of = ".p" + std::to_string(i) + "{fill:";
+      light += of + colours[i][0] + "}";
+      dark += of + colours[i][1] + "}";
+    }
+    return "<style>" + light + "@media(prefers-color-scheme:dark){" + dark + "}</style>\n";
   }
 
   [[nodiscard]] std::string title() const {
@@ -99,7 +126,7 @@ class plan_picture {
         x = 16;
         y += 20;
       }
-      out += "<rect x=\"" + number(x) + "\" y=\"" + number(y - 10) + "\" width=\"12\" height=\"12\" fill=\"" +
+      out += "<rect x=\"" + number(x) + "\" y=\"" + number(y - 10) + "\" width=\"12\" height=\"12\" class=\"" +
              colour_of(each) + "\"/>\n" + text(x + 17, y, escaped(each));
       x += wide;
     }
@@ -123,7 +150,7 @@ class plan_picture {
       const double bytes = axis.tick(i);
       const std::string at = number(bottom - high(bytes));
       out +=
-          "<path d=\"M" + number(left) + " " + at + "H" + number(left + width) + "\" stroke=\"#ddd\"/>\n" +
+          "<path d=\"M" + number(left) + " " + at + "H" + number(left + width) + "\" class=\"grid\"/>\n" +
           text(left - 8, bottom - high(bytes) + 4, belay::bytes_text(static_cast<count>(bytes)), "text-anchor=\"end\"");
     }
     const double step = width / static_cast<double>(bars_.size()), wide = std::min(0.7 * step, 120.0);
@@ -131,8 +158,8 @@ class plan_picture {
       bar(out, *bars_[i], in, left + step * (static_cast<double>(i) + 0.5), wide, bottom, top);
     if (limited)
       out += "<path d=\"M" + number(left) + " " + number(bottom - high(static_cast<double>(limit))) + "H" +
-             number(left + width) + "\" stroke=\"#c00\" stroke-dasharray=\"6 4\"/>\n" +
-             text(left + width, y + 6, "budget " + belay::bytes_text(limit), "text-anchor=\"end\" fill=\"#c00\"");
+             number(left + width) + "\" class=\"limit\" stroke-dasharray=\"6 4\"/>\n" +
+             text(left + width, y + 6, "budget " + belay::bytes_text(limit), "text-anchor=\"end\" class=\"over\"");
     return bottom + 34;
   }
 
@@ -144,15 +171,19 @@ class plan_picture {
       const double high = static_cast<double>(row.bytes) / top * height;
       y -= high;
       out += "<rect x=\"" + number(middle - wide / 2) + "\" y=\"" + number(y) + "\" width=\"" + number(wide) +
-             "\" height=\"" + number(high) + "\" fill=\"" + colour_of(row.purpose) + "\"><title>" +
+             "\" height=\"" + number(high) + "\" class=\"" + colour_of(row.purpose) + "\"><title>" +
              escaped(row.purpose) + ": " + grouped(row.bytes) + " bytes, " + name(row.from) + "</title></rect>\n";
     }
     const char* const centred = "text-anchor=\"middle\"";
-    out += text(middle, bottom + 15, "stage " + std::to_string(one.stage), centred);
+    out += text(middle, bottom + 15, stages_of(one), centred);
     out +=
-        text(middle, bottom + 29, shortened_ranks(one.ranks), "text-anchor=\"middle\" fill=\"#777\" font-size=\"10\"");
+        text(middle, bottom + 29, shortened_ranks(one.ranks), "text-anchor=\"middle\" class=\"soft\" font-size=\"10\"");
     out += text(middle, y - 4, belay::bytes_text(one.total(in)),
                 bars_.size() <= 8 ? centred : "text-anchor=\"middle\" font-size=\"11\"");
+  }
+  [[nodiscard]] std::string stages_of(const rank_class& one) const {
+    const laid_schedule& laid = plan_->run.laid();
+    return (laid.chunks() == 1 ? "stage " : "stages ") + laid.stages_text(static_cast<std::size_t>(one.stage));
   }
   // As many ranges as there is room for below a bar, at least the first.
   [[nodiscard]] std::string shortened_ranks(const std::vector<rank_range>& ranks) const {
@@ -167,33 +198,28 @@ class plan_picture {
   // As it is played with the predicted times.
   [[nodiscard]] double schedule(std::string& out, double y) const {
     const setting& run = plan_->run;
-    if (run.stages() == 1) return y;
+    if (run.pipeline_ranks() == 1) return y;
     out += text(16, y,
                 "bubble " + percent(plan_->bubble.equal_stages) + " with equal stages, " +
                     percent(plan_->bubble.by_time) + " with the predicted times",
                 "font-weight=\"bold\"");
-    const auto stages = static_cast<std::size_t>(run.stages()), size = static_cast<std::size_t>(run.micro_batches());
+    const auto ranks = static_cast<std::size_t>(run.pipeline_ranks());
+    const auto size = static_cast<std::size_t>(run.micro_batches());
+    const std::size_t stages = run.laid().stages();
     if (stages * size > most_cells) {
       y += 20;
       out += text(16, y,
                   "the schedule has " + std::to_string(size) + " micro-batches on " + std::to_string(stages) +
                       " stages, too many to draw",
-                  "fill=\"#555\"");
+                  "class=\"soft\"");
       return y;
     }
-    const time_model times(plan_->model, run, plan_->constants);
-    std::vector<double> forward, backward;
-    for (const stage_time& each : times.of_stages()) {
-      forward.push_back(each.forward);
-      backward.push_back(each.all() - each.forward);
-    }
-    const auto table = run.schedule == schedule_kind::gpipe ? belay::schedule::gpipe(stages, size)
-                                                            : belay::schedule::one_f_one_b(stages, size);
-    std::string chart = belay::schedule::draw_svg(table, forward, backward);
+    const auto costs = time_model(plan_->model, run, plan_->constants).of_stages().costs();
+    std::string chart = belay::schedule::draw_svg(run.schedule.of(ranks, size), costs);
     const std::string_view begin = "<svg ";
     chart.insert(begin.size(), "x=\"8\" y=\"" + number(y + 6) + "\" ");
     out += chart;
-    return y + 6 + 44 + 28 * static_cast<double>(stages);
+    return y + 6 + 44 + 28 * static_cast<double>(ranks);
   }
 
   const plan_result* plan_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "belay/device/tier.hpp"
+#include "tools/belay_plan/choice.hpp"
 #include "tools/belay_plan/memory.hpp"
 #include "tools/belay_plan/step_time.hpp"
 
@@ -42,9 +43,9 @@ struct rank_range {
   int first = 0, last = 0;
 };
 
-/// Ranks of one stage that need the same bytes.
+/// Ranks at one place of the pipeline that need the same bytes.
 struct rank_class {
-  int stage = 0;
+  int stage = 0;  // the place along pp: the stage of the rank, or the first of several
   std::vector<rank_range> ranks;
   std::vector<purpose_row> rows;
 
@@ -77,10 +78,11 @@ struct plan_result {
   std::string why_estimate;  // why it was not rehearsed; empty: it was
   std::size_t rehearsed_ranks = 0;
   std::vector<rank_class> classes;
-  std::vector<stage_states> states;  // by stage
+  std::vector<stage_states> states;  // by place along pp
   time_constants constants;
   step_time time;
   bubble_share bubble;
+  std::optional<chosen_schedule> choice;  // of --schedule auto
 
   [[nodiscard]] bool rehearsed() const noexcept { return why_estimate.empty(); }
   /// The class that needs most of a tier.
@@ -170,8 +172,8 @@ struct plan_result {
   out.model = model;
   out.run = run;
   out.constants = with;
-  for (count stage = 0; stage < run.stages(); ++stage) {
-    const std::vector<parameter_block> blocks = blocks_of(model, run, stage);
+  for (count rank = 0; rank < run.pipeline_ranks(); ++rank) {
+    const std::vector<parameter_block> blocks = blocks_of(model, run, rank);
     out.states.push_back({states_of(blocks, run, store_types(run.dtype)), states_of(blocks, run, paper_types),
                           bucket_bytes_of(blocks, run)});
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -25,7 +26,8 @@ train_moe::command_line line_of(const config_text& config, const setting& run) {
   line.config = train_moe::parse_model(config.text, static_cast<std::size_t>(run.sequence), config.source);
   line.model = config.source;
   out.mesh = run.mesh;
-  out.schedule = name(run.schedule);
+  out.schedule = run.schedule.name;
+  if (run.schedule.table) out.schedule_text = belay::schedule::to_csv(*run.schedule.table);
   out.micro_batches = static_cast<std::size_t>(run.all_micro_batches());
   out.micro_batch_size = static_cast<std::size_t>(run.micro_batch_size);
   out.sequence = static_cast<std::size_t>(run.sequence);
@@ -81,24 +83,33 @@ std::vector<rank_class> classes_of(const belay::plan& planned, const setting& ru
   return all;
 }
 
-std::string what_of(const std::exception& problem) {
-  const std::string text = problem.what();
-  return text.starts_with("belay: ") ? text.substr(7) : text;
-}
+constexpr const char* trained_schedules[] = {"1f1b", "gpipe"};
 
 }  // namespace
 
 std::string planner::why_not(const setting& run) const {
   if (model_.type != "mixtral") return "train_moe, which is rehearsed, trains Mixtral models alone";
-  const count calls = run.micro_batches() * ((model_.layers + run.stages() - 1) / run.stages());
+  if (run.pipeline_ranks() > 1 && std::find(std::begin(trained_schedules), std::end(trained_schedules),
+                                            run.schedule.name) == std::end(trained_schedules))
+    return "train_moe, which is rehearsed, does not run --schedule " + run.schedule.name;
+  const count calls = run.micro_batches() * ((model_.layers + run.pipeline_ranks() - 1) / run.pipeline_ranks());
   if (calls > most_calls)
     return std::to_string(run.micro_batches()) + " micro-batches through the layers of a stage take long to rehearse";
   try {
     check(line_of(config_, run).run);
   } catch (const belay::error& problem) {
-    return "train_moe refuses it: " + what_of(problem);
+    return "train_moe refuses it: " + words_of(problem);
   }
   return "";
+}
+
+std::vector<std::string> planner::searched_schedules() const {
+  if (model_.type == "mixtral") return {std::begin(trained_schedules), std::end(trained_schedules)};
+  constexpr std::size_t most_chunks = 4;
+  std::vector<std::string> all = belay::schedule::named_schedule::names(most_chunks);
+  const auto plain = std::find(all.begin(), all.end(), "1f1b");
+  std::rotate(all.begin(), plain, plain + 1);  // the first: of one rank all are the same
+  return all;
 }
 
 plan_result planner::plan(const setting& run) const {
@@ -111,7 +122,7 @@ plan_result planner::plan(const setting& run) const {
       out.rehearsed_ranks = rehearsed.rehearsed;
       return out;
     } catch (const belay::error& problem) {
-      why = "the rehearsal was refused: " + what_of(problem);
+      why = "the rehearsal was refused: " + words_of(problem);
     }
   }
   if (run.whole_below > 0)  // the formula knows no single parameter

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/belay_plan/config.hpp"
 #include "tools/belay_plan/plan.hpp"
@@ -20,6 +21,9 @@ class planner {
 
   /// Why no run of the model can be rehearsed; empty where it can.
   [[nodiscard]] std::string why_not(const setting& run) const;
+
+  /// The schedules that --fit searches on a pipeline: of a model that train_moe trains, those that it runs.
+  [[nodiscard]] std::vector<std::string> searched_schedules() const;
 
   /// The rehearsal of a Mixtral that train_moe can run, else formulas, with the reason. `run` is checked.
   [[nodiscard]] plan_result plan(const setting& run) const;

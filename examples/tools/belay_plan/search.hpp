@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/device/tier.hpp"
@@ -46,8 +48,8 @@ struct candidate {
 /// The fullest rank of each tier.
 [[nodiscard]] inline std::array<count, belay::tier_count> fullest(const architecture& model, const setting& run) {
   std::array<count, belay::tier_count> most{};
-  for (count stage = 0; stage < run.stages(); ++stage) {
-    const stage_memory one = memory_of(model, run, stage);
+  for (count rank = 0; rank < run.pipeline_ranks(); ++rank) {
+    const stage_memory one = memory_of(model, run, rank);
     for (std::size_t t = 0; t < most.size(); ++t) most[t] = std::max(most[t], one.total(static_cast<belay::tier>(t)));
   }
   return most;
@@ -57,8 +59,15 @@ class plan_search {
  public:
   /// `base` has what is not searched: global batch, sequence, type, capacity. State is offloaded to tier `lower`.
   plan_search(const architecture& model, const setting& base, count ranks, const belay::budget& limit,
-              const time_constants& with, belay::tier lower = belay::tier::host)
-      : model_(&model), base_(base), ranks_(ranks), limit_(limit), with_(with), lower_(lower) {}
+              const time_constants& with, belay::tier lower = belay::tier::host,
+              std::vector<std::string> schedules = {"1f1b", "gpipe"})
+      : model_(&model),
+        base_(base),
+        ranks_(ranks),
+        limit_(limit),
+        with_(with),
+        lower_(lower),
+        schedules_(std::move(schedules)) {}
 
   /// Those that fit the budget, or miss it by no more than the factor `slack`, fastest first; of equally fast ones that
   /// with less offloaded, and then with less on the device, comes first. Afterwards `least()` is what needs least of
@@ -96,29 +105,41 @@ class plan_search {
       if (base_.micro_batch_size > base_.global_batch) return;
       if (base_.global_batch % base_.micro_batch_size != 0 || base_.all_micro_batches() % base_.replicas() != 0)
         continue;
+      try_schedules();
+    }
+  }
+
+  void try_schedules() {
+    const auto ranks = static_cast<std::size_t>(base_.pipeline_ranks());
+    for (const std::string& each : schedules_) {
+      base_.schedule = {each, nullptr};
+      const std::size_t chunks = base_.schedule.chunks();
+      if (base_.pipeline_ranks() * chunks > model_->layers ||
+          base_.schedule.least_micro_batches(ranks) > base_.micro_batches() || ranks * chunks > most_stages)
+        continue;
+      static_cast<void>(base_.laid());  // once for all that are copied from it
+      times_.clear();
       try_memory();
+      if (ranks == 1) return;  // the others are the same
     }
   }
 
   void try_memory() {
     const bool alone = base_.replicas() * base_.expert_ranks() == 1;
     for (int zero = alone ? 1 : 0; zero <= (alone ? 1 : 3); ++zero)
-      for (const recompute_kind recompute : all_recomputes)
-        for (const schedule_kind schedule : all_schedules) {
-          if (schedule == schedule_kind::gpipe && base_.mesh.pipeline == 1) continue;  // the same
-          setting one = base_;
-          one.zero = zero;
-          one.recompute = recompute;
-          one.schedule = schedule;
-          for (const belay::tier activations : {belay::tier::device, lower_})
-            for (int moved = 0; moved <= std::max(zero, 1); ++moved) {
-              one.offload = {.optimizer = moved >= 1 ? lower_ : belay::tier::device,
-                             .parameters = moved >= 3 ? lower_ : belay::tier::device,
-                             .gradients = moved >= 2 ? lower_ : belay::tier::device,
-                             .activations = activations};
-              try_one(one);
-            }
-        }
+      for (const recompute_kind recompute : all_recomputes) {
+        setting one = base_;
+        one.zero = zero;
+        one.recompute = recompute;
+        for (const belay::tier activations : {belay::tier::device, lower_})
+          for (int moved = 0; moved <= std::max(zero, 1); ++moved) {
+            one.offload = {.optimizer = moved >= 1 ? lower_ : belay::tier::device,
+                           .parameters = moved >= 3 ? lower_ : belay::tier::device,
+                           .gradients = moved >= 2 ? lower_ : belay::tier::device,
+                           .activations = activations};
+            try_one(one);
+          }
+      }
   }
 
   void try_one(const setting& one) {
@@ -126,9 +147,20 @@ class plan_search {
     const std::size_t device = static_cast<std::size_t>(belay::tier::device);
     if (all_++ == 0 || now.bytes[device] < least_.bytes[device]) least_ = now;
     if (!now.fits(limit_, slack_)) return;
-    now.seconds = time_model(*model_, one, with_).of_step().all();
+    const time_model times(*model_, one, with_);
+    now.seconds = step_time{pipeline_of(times), times.states()}.all();
     found_.push_back(now);
   }
+  // Most settings of a schedule have stages that take as long as those of another.
+  [[nodiscard]] double pipeline_of(const time_model& times) {
+    staged_times stages = times.of_stages();
+    for (const auto& [known, seconds] : times_)
+      if (known == stages) return seconds;
+    times_.emplace_back(std::move(stages), 0);
+    return times_.back().second = times.pipeline(times_.back().first);
+  }
+
+  static constexpr std::size_t most_stages = 1024;  // of a schedule that is searched
 
   const architecture* model_;
   setting base_;
@@ -136,6 +168,8 @@ class plan_search {
   belay::budget limit_;
   time_constants with_;
   belay::tier lower_;
+  std::vector<std::string> schedules_;
+  std::vector<std::pair<staged_times, double>> times_;  // of the schedule that is tried
   double slack_ = 1;
   std::vector<candidate> found_;
   candidate least_;

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "belay/comm/mesh.hpp"
@@ -14,20 +16,16 @@
 #include "belay/core/finite.hpp"
 #include "belay/device/tier.hpp"
 #include "tools/belay_plan/architecture.hpp"
+#include "tools/belay_plan/schedules.hpp"
 
 namespace belay_plan {
 
-enum class schedule_kind { one_f_one_b, gpipe };
 enum class recompute_kind { none, selective, full };
 /// How long parameters that ranks divide are whole: for a call of their layer, or to the end of the step.
 enum class gathers_kind { use, step };
-inline constexpr schedule_kind all_schedules[] = {schedule_kind::one_f_one_b, schedule_kind::gpipe};
 inline constexpr recompute_kind all_recomputes[] = {recompute_kind::none, recompute_kind::selective,
                                                     recompute_kind::full};
 
-[[nodiscard]] constexpr const char* name(schedule_kind which) noexcept {
-  return which == schedule_kind::gpipe ? "gpipe" : "1f1b";
-}
 [[nodiscard]] constexpr const char* name(recompute_kind which) noexcept {
   switch (which) {
     case recompute_kind::none: return "none";
@@ -70,16 +68,17 @@ struct setting {
   int zero = 1;
   gathers_kind gathers = gathers_kind::use;  // of --zero 3
   recompute_kind recompute = recompute_kind::none;
-  schedule_kind schedule = schedule_kind::one_f_one_b;
+  schedule_word schedule;
   tiers offload;
   double expert_capacity = 2;           // rows a rank can receive over the balanced number
   count whole_below = 0;                // bytes, of --zero 2 and 3; of what is rehearsed alone
   count bucket_bytes = count{1} << 20;  // of gradients that are reduced together, as train_moe has them
 
-  [[nodiscard]] count stages() const noexcept { return static_cast<count>(mesh.pipeline); }
+  /// Ranks along pp. Each has one stage of the cut, or several.
+  [[nodiscard]] count pipeline_ranks() const noexcept { return static_cast<count>(mesh.pipeline); }
   [[nodiscard]] count replicas() const noexcept { return static_cast<count>(mesh.data); }
   [[nodiscard]] count expert_ranks() const noexcept { return static_cast<count>(mesh.expert); }
-  [[nodiscard]] count ranks() const noexcept { return stages() * replicas() * expert_ranks(); }
+  [[nodiscard]] count ranks() const noexcept { return pipeline_ranks() * replicas() * expert_ranks(); }
   /// Ranks along dp that divide what the ZeRO stage says, and how many such groups have the same.
   [[nodiscard]] count shards() const noexcept { return static_cast<count>(mesh.shards()); }
   [[nodiscard]] count shard_replicas() const noexcept { return replicas() / shards(); }
@@ -90,6 +89,16 @@ struct setting {
   [[nodiscard]] count rows() const noexcept { return micro_batch_size / expert_ranks() * sequence; }
   /// Bytes of a parameter, and of an activation.
   [[nodiscard]] count value_bytes() const noexcept { return dtype == belay::dtype::bf16 ? 2 : 4; }
+  /// The schedule on the ranks of a pipeline. Settings that were copied from one that has laid it out share it.
+  [[nodiscard]] const laid_schedule& laid() const {
+    const auto ranks = static_cast<std::size_t>(pipeline_ranks()), size = static_cast<std::size_t>(micro_batches());
+    if (!laid_ || !laid_->is(schedule, ranks, size))
+      laid_ = std::make_shared<const laid_schedule>(schedule, ranks, size);
+    return *laid_;
+  }
+
+ private:
+  mutable std::shared_ptr<const laid_schedule> laid_;
 };
 
 [[nodiscard]] inline std::string mesh_text(const belay::axes& mesh) {
@@ -97,14 +106,14 @@ struct setting {
          ",ep=" + std::to_string(mesh.expert);
 }
 
-/// The layers of one of `stages` stages, as even as can be: the first stages, which keep most micro-batches, have one
-/// less where that is not even.
+/// The layers of one of `stages` stages, in order and as even as can be: the first stages have one more where that is
+/// not even, the last has the head.
 struct layer_range {
   count first = 0, size = 0;
 };
 [[nodiscard]] inline layer_range layers_of_stage(count layers, count stages, count stage) noexcept {
-  const count fewer = stages - layers % stages;  // stages with so many layers as all have
-  return {stage * (layers / stages) + (stage > fewer ? stage - fewer : 0), layers / stages + (stage >= fewer ? 1 : 0)};
+  const count longer = layers % stages;  // stages with one more
+  return {stage * (layers / stages) + std::min(stage, longer), layers / stages + (stage < longer ? 1 : 0)};
 }
 
 /// "1, 2, 4": divisors of a number, the first of them where they are many.
@@ -117,6 +126,35 @@ struct layer_range {
     out += (out.empty() ? "" : ", ") + std::to_string(d);
   }
   return out;
+}
+
+/// Throws belay::input_error where the schedule cannot be had on a mesh and with batches that are possible.
+inline void check_schedule(const setting& run, const architecture& model) {
+  using std::to_string;
+  const auto refuse = [](const std::string& why) { throw belay::input_error(why); };
+  const std::string flag = "--schedule " + run.schedule.name;
+  const count ranks = run.pipeline_ranks(), size = run.micro_batches();
+  if (const auto& table = run.schedule.table; table && (table->ranks() != ranks || table->micro_batches() != size))
+    refuse(flag + " is a table of " + to_string(table->ranks()) + " ranks and " + to_string(table->micro_batches()) +
+           " micro-batches, and the pipeline has " + to_string(ranks) + " and " + to_string(size) +
+           ": take --mesh pp=" + to_string(table->ranks()) + " and --global-batch " +
+           to_string(table->micro_batches() * run.micro_batch_size * run.replicas()));
+  const count chunks = run.schedule.chunks(), stages = ranks * chunks;
+  if (stages > model.layers) {
+    const count fewer = model.layers / chunks, most = model.layers / ranks;
+    refuse(flag + " cuts the model into " + to_string(stages) + " stages on pp=" + to_string(ranks) + ", and it has " +
+           to_string(model.layers) + " layers, one for each stage at least: take " +
+           (fewer > 0 ? "pp=" + to_string(fewer) + " or less, or " : "") + "a schedule of " +
+           (most == 1 ? "one chunk a rank: 1f1b, zb-h1" : "at most " + to_string(most) + " chunks a rank"));
+  }
+  if (const count least = run.schedule.least_micro_batches(ranks); size < least)
+    refuse(flag + " needs " + to_string(least) + " micro-batches on pp=" + to_string(ranks) + ", and a pipeline has " +
+           to_string(size) + ": take --global-batch " + to_string(least * run.micro_batch_size * run.replicas()));
+  try {
+    static_cast<void>(run.laid());
+  } catch (const belay::usage_error& problem) {
+    refuse(flag + ": " + words_of(problem));
+  }
 }
 
 /// Throws belay::input_error, with the flag and with numbers that would work.
@@ -135,7 +173,7 @@ inline void check(const setting& run, const architecture& model) {
            ": belay-plan plans no tensor-parallel layers yet; use tp=1 and more pp, dp or ep");
   if (mesh.ranks() > 1'048'576)
     refuse("--mesh asks for " + to_string(mesh.ranks()) + " ranks; at most 1048576 are planned");
-  if (run.stages() > model.layers)
+  if (run.pipeline_ranks() > model.layers)
     refuse("--mesh pp=" + to_string(mesh.pipeline) + ": the model has " + to_string(model.layers) +
            " layers, and each stage needs one: pp is at most " + to_string(model.layers));
   if (!model.has_experts() && mesh.expert > 1)
@@ -171,6 +209,7 @@ inline void check(const setting& run, const architecture& model) {
     refuse("--offload parameters: shards of parameters are what --zero 3 has: take --zero 3");
   if (run.offload.gradients != belay::tier::device && run.zero < 2)
     refuse("--offload gradients: shards of gradients are what --zero 2 and 3 have: take one of these");
+  if (run.schedule.name != "auto") check_schedule(run, model);
 }
 
 /// The global batch where none is given: 32 sequences, or two a rank where that is more, as many as the mesh divides.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,12 +24,14 @@ struct parameter_block {
   [[nodiscard]] count all() const noexcept { return dense + experts; }
 };
 
-/// The parameters of a rank of stage `stage`. Where the head uses the table of tokens, first and last stage have it.
-[[nodiscard]] inline std::vector<parameter_block> blocks_of(const architecture& model, const setting& run,
-                                                            count stage) {
+/// The parameters of stage `stage` of the cut. Where the head uses the table of tokens, the ranks of the first and of
+/// the last stage have it.
+[[nodiscard]] inline std::vector<parameter_block> blocks_of_stage(const architecture& model, const setting& run,
+                                                                  count stage) {
   std::vector<parameter_block> all;
+  const laid_schedule& laid = run.laid();
   const count table = model.vocabulary * model.hidden;
-  const auto [first, size] = layers_of_stage(model.layers, run.stages(), stage);
+  const auto [first, size] = layers_of_stage(model.layers, laid.stages(), stage);
   if (stage == 0) all.push_back({embedding_parameters(model), 0, table});
   for (count layer = first; layer < first + size; ++layer) {
     const feed_forward_part& part = model.feed_forward(layer);
@@ -38,10 +41,19 @@ struct parameter_block {
     all.push_back({dense_parameters(model, layer), local * expert_parameters(model),
                    std::max(model.attention.largest, joined * model.hidden * widest)});
   }
-  if (stage + 1 == run.stages()) {
-    const bool own = model.head == head_kind::own || run.stages() > 1;
+  if (stage + 1 == laid.stages()) {
+    const bool own = model.head == head_kind::own || laid.rank_of(0) != laid.rank_of(stage);
     all.push_back({model.norm_parameters + (own ? table : 0), 0, own ? table : model.norm_parameters});
   }
+  return all;
+}
+
+/// The parameters of a rank, along pp.
+[[nodiscard]] inline std::vector<parameter_block> blocks_of(const architecture& model, const setting& run, count rank) {
+  std::vector<parameter_block> all;
+  const laid_schedule& laid = run.laid();
+  for (std::size_t chunk = 0; chunk < laid.chunks(); ++chunk)
+    for (const parameter_block& each : blocks_of_stage(model, run, laid.stage(rank, chunk))) all.push_back(each);
   return all;
 }
 

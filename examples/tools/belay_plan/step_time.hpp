@@ -23,12 +23,39 @@ struct time_constants {
   double flops = 400e12;    // a second of a rank, as layers reach it
 };
 
-/// Seconds of one micro-batch on a stage.
+/// Seconds of one micro-batch in a stage of the cut.
 struct stage_time {
-  double forward = 0, backward = 0;  // computing, and what nothing hides: experts' rows, tensors to the next stage
-  double hidden = 0;                 // gathers, reductions and copies, which run beside that
+  double forward = 0, input_gradient = 0, weight_gradient = 0;  // computing, and rows to experts and back
+  double hidden = 0;                                            // gathers, reductions and copies, which run beside that
 
-  [[nodiscard]] double all() const noexcept { return std::max(forward + backward, hidden); }
+  [[nodiscard]] bool operator==(const stage_time&) const = default;
+  [[nodiscard]] double computing() const noexcept { return forward + input_gradient + weight_gradient; }
+  /// The first half of the backward takes longer by as much as what runs beside is longer than the computing.
+  [[nodiscard]] double first_half() const noexcept { return input_gradient + std::max(hidden - computing(), 0.0); }
+};
+
+/// The stages of the cut, and a tensor between two ranks.
+struct staged_times {
+  std::vector<stage_time> stages;
+  double message = 0;
+
+  [[nodiscard]] bool operator==(const staged_times&) const = default;
+  /// Seconds that a whole number of a schedule's costs stands for: a billionth of the longest compute.
+  [[nodiscard]] double tick() const noexcept {
+    double longest = message;
+    for (const stage_time& each : stages)
+      longest = std::max({longest, each.forward, each.first_half(), each.weight_gradient});
+    return longest > 0 ? longest / 1e9 : 1;
+  }
+  [[nodiscard]] belay::schedule::table_costs costs() const {
+    const auto whole = [unit = tick()](double seconds) {
+      return static_cast<belay::schedule::ticks>(std::llround(seconds / unit));
+    };
+    belay::schedule::table_costs out{{}, whole(message)};
+    for (const stage_time& each : stages)
+      out.stages.push_back({whole(each.forward), whole(each.first_half()), whole(each.weight_gradient)});
+    return out;
+  }
 };
 
 /// Seconds of a step, and where they go.
@@ -40,9 +67,9 @@ struct step_time {
   [[nodiscard]] double all() const noexcept { return pipeline + states; }
 };
 
-/// The share of the pipeline's time in which a stage does not compute, mean over stages.
+/// The share of the pipeline's time in which a rank does not compute, mean over ranks.
 struct bubble_share {
-  double equal_stages = 0;  // where all take the same time: (p - 1) / (m + p - 1)
+  double equal_stages = 0;  // where forwards, input gradients and weight gradients of all stages take the same time
   double by_time = 0;       // in the times of the model
 };
 
@@ -52,86 +79,70 @@ class time_model {
       : model_(&model), run_(&run), with_(with), kept_(model, run) {}
 
   [[nodiscard]] stage_time of_stage(count stage) const {
-    const auto [first, size] = layers_of_stage(model_->layers, run_->stages(), stage);
-    double forward = 0, again = 0, kept = 0;
+    const laid_schedule& laid = run_->laid();
+    const auto [first, size] = layers_of_stage(model_->layers, laid.stages(), stage);
+    double products = 0, scores = 0, again = 0, kept = 0;
     count mixtures = 0;
     for (count layer = first; layer < first + size; ++layer) {
-      forward += flops_of(layer);
+      products += products_of(layer);
+      scores += scores_of();
       again += flops_again(layer);
       kept += kept_.kept(layer);
       mixtures += model_->feed_forward(layer).experts > 0 ? 1U : 0U;
     }
-    const bool last = stage + 1 == run_->stages();
-    if (last) forward += 2 * real(run_->rows()) * real(model_->vocabulary) * real(model_->hidden);
-    const double send = run_->stages() > 1 ? with_.alpha + kept_.sent() / with_.bandwidth : 0;
+    if (stage + 1 == laid.stages())
+      products += 2 * real(run_->rows()) * real(model_->vocabulary) * real(model_->hidden);
     const double rows = real(mixtures) * 2 * exchange();
     const bool twice = run_->recompute == recompute_kind::full;
     stage_time out;
-    out.forward = forward / with_.flops + rows + send;
-    out.backward = (2 * forward + again) / with_.flops + rows * (twice ? 2 : 1) + send;
+    out.forward = (products + scores) / with_.flops + rows;
+    out.input_gradient = (products + 2 * scores + again) / with_.flops + rows * (twice ? 2 : 1);
+    out.weight_gradient = products / with_.flops;
     out.hidden = hidden(stage, kept);
     return out;
   }
 
-  [[nodiscard]] std::vector<stage_time> of_stages() const {
-    std::vector<stage_time> all;
-    for (count stage = 0; stage < run_->stages(); ++stage) all.push_back(of_stage(stage));
+  [[nodiscard]] staged_times of_stages() const {
+    staged_times all;
+    for (std::size_t stage = 0; stage < run_->laid().stages(); ++stage) all.stages.push_back(of_stage(stage));
+    if (run_->pipeline_ranks() > 1) all.message = with_.alpha + kept_.sent() / with_.bandwidth;
     return all;
   }
 
-  /// The slowest stage sets the pace; the first micro-batch goes through all of them.
-  [[nodiscard]] step_time of_step() const {
-    step_time out;
-    double slowest = 0;
-    for (const stage_time& each : of_stages()) {
-      out.pipeline += each.all();
-      slowest = std::max(slowest, each.all());
-    }
-    out.pipeline += real(run_->micro_batches() - 1) * slowest;
-    for (count stage = 0; stage < run_->stages(); ++stage) out.states = std::max(out.states, after(stage));
-    return out;
+  /// All micro-batches through all stages, as the schedule is played.
+  [[nodiscard]] double pipeline(const staged_times& stages) const {
+    return run_->laid().time(stages.costs()) * stages.tick();
   }
+  /// Seconds after them.
+  [[nodiscard]] double states() const {
+    double most = 0;
+    for (count rank = 0; rank < run_->pipeline_ranks(); ++rank) most = std::max(most, after(rank));
+    return most;
+  }
+  [[nodiscard]] step_time of_step() const { return {pipeline(of_stages()), states()}; }
 
-  /// The schedule as it is played; one of more than 65,536 micro-batches times stages by its formula.
   [[nodiscard]] bubble_share bubble() const {
-    const auto stages = static_cast<std::size_t>(run_->stages()),
-               size = static_cast<std::size_t>(run_->micro_batches());
-    const double by_formula = static_cast<double>(stages - 1) / static_cast<double>(size + stages - 1);
-    if (stages * size > 65'536) return {by_formula, by_formula};
-    const auto table = run_->schedule == schedule_kind::gpipe ? belay::schedule::gpipe(stages, size)
-                                                              : belay::schedule::one_f_one_b(stages, size);
-    belay::schedule::timeline_player<belay::schedule::dynamic_table> player(table);
-    std::vector<double> forward(stages, 1), backward(stages, 2);
-    bubble_share out;
-    out.equal_stages = player.play(forward, backward).idle();
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      const stage_time each = of_stage(stage);
-      forward[stage] = each.forward;
-      backward[stage] = each.all() - each.forward;
-    }
-    out.by_time = player.play(forward, backward).idle();
-    return out;
+    return {run_->laid().idle(belay::schedule::equal_costs{}), run_->laid().idle(of_stages().costs())};
   }
 
  private:
   [[nodiscard]] static double real(count value) noexcept { return static_cast<double>(value); }
 
   // Scores and what is summed with them; half of both is masked.
-  [[nodiscard]] double flops_of_attention() const noexcept {
+  [[nodiscard]] double scores_of() const noexcept {
     const attention_part& part = model_->attention;
-    return real(run_->rows()) *
-           (2 * real(part.parameters) + real(run_->sequence) * (real(part.query_width) + real(part.context_width)));
+    return real(run_->rows()) * real(run_->sequence) * (real(part.query_width) + real(part.context_width));
   }
-  [[nodiscard]] double flops_of(count layer) const noexcept {
+  [[nodiscard]] double products_of(count layer) const noexcept {
     const count visited =
         visited_by_all(*model_, layer) + model_->feed_forward(layer).experts_per_token * expert_parameters(*model_);
-    return flops_of_attention() + 2 * real(run_->rows()) * real(visited);
+    return 2 * real(run_->rows()) * real(model_->attention.parameters + visited);
   }
   [[nodiscard]] double flops_again(count layer) const noexcept {
     switch (run_->recompute) {
       case recompute_kind::none: return 0;
-      case recompute_kind::selective: return flops_of_attention();
-      case recompute_kind::full: return flops_of(layer);
+      case recompute_kind::selective: return 2 * real(run_->rows()) * real(model_->attention.parameters) + scores_of();
+      case recompute_kind::full: return products_of(layer) + scores_of();
     }
     return 0;
   }
@@ -153,7 +164,7 @@ class time_model {
   }
 
   [[nodiscard]] double hidden(count stage, double kept) const {
-    const std::vector<parameter_block> blocks = blocks_of(*model_, *run_, stage);
+    const std::vector<parameter_block> blocks = blocks_of_stage(*model_, *run_, stage);
     const state_bytes states = states_of(blocks, *run_, store_types(run_->dtype));
     double moved = 0, copied = 0;
     for (const parameter_block& each : blocks) {
@@ -169,8 +180,8 @@ class time_model {
     return moved + copied / with_.bandwidth;
   }
 
-  [[nodiscard]] double after(count stage) const {
-    const std::vector<parameter_block> blocks = blocks_of(*model_, *run_, stage);
+  [[nodiscard]] double after(count rank) const {
+    const std::vector<parameter_block> blocks = blocks_of(*model_, *run_, rank);
     double bytes = 0;
     for (const parameter_block& each : blocks) bytes += real(each.all() * run_->value_bytes());
     double seconds = 0;

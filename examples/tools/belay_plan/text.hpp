@@ -44,7 +44,7 @@ namespace belay_plan {
                     " --micro-batch-size " + std::to_string(run.micro_batch_size) + " --sequence " +
                     std::to_string(run.sequence) + " --dtype " + (run.dtype == belay::dtype::bf16 ? "bf16" : "fp32") +
                     " --zero " + std::to_string(run.zero) + " --recompute " + name(run.recompute) + " --schedule " +
-                    name(run.schedule);
+                    run.schedule.name;
   if (run.mesh.shard_group != 0) out += " --shard-group " + std::to_string(run.mesh.shard_group);
   if (run.whole_below != 0) out += " --whole-below " + std::to_string(run.whole_below);
   if (run.zero == 3 && run.gathers == gathers_kind::step) out += " --gathers step";
@@ -107,7 +107,7 @@ class plan_text {
   [[nodiscard]] std::string table() const {
     std::vector<std::vector<std::string>> rows{{"tier", "bytes for"}, {"", ""}};  // a heading of two lines
     for (const rank_class* each : columns_) {
-      rows[0].push_back("stage " + std::to_string(each->stage));
+      rows[0].push_back(heading_of(each->stage));
       rows[1].push_back("rank " + ranks_text(each->ranks));
     }
     rows[0].emplace_back("by");
@@ -131,6 +131,11 @@ class plan_text {
           "and " + std::to_string(plan_->classes.size() - columns_.size()) +
           " more classes of ranks, none of which needs more of the device than the fullest of these (--json has all)\n";
     return out;
+  }
+
+  [[nodiscard]] std::string heading_of(int place) const {
+    const laid_schedule& laid = plan_->run.laid();
+    return (laid.chunks() == 1 ? "stage " : "stages ") + laid.stages_text(static_cast<std::size_t>(place));
   }
 
   template <class Cell>
@@ -158,8 +163,8 @@ class plan_text {
     const auto stage = static_cast<std::size_t>(plan_->fullest(belay::tier::device).stage);
     const stage_states& bytes = plan_->states[stage];
     const bool bf16 = plan_->run.dtype == belay::dtype::bf16;
-    return "states of a rank of stage " + std::to_string(stage) + ", by formula: " + grouped(bytes.store.all()) +
-           " bytes (" + std::to_string(own.all()) + " a parameter, " +
+    return "states of a rank of " + heading_of(static_cast<int>(stage)) +
+           ", by formula: " + grouped(bytes.store.all()) + " bytes (" + std::to_string(own.all()) + " a parameter, " +
            (bf16 ? "bf16 values 2, fp32 gradients 4, fp32 copy and moments 12"
                  : "fp32 values 4, gradients 4, moments 8") +
            ") and " + grouped(bytes.buckets) + " for two buckets and 64 KiB\n" +
@@ -169,10 +174,42 @@ class plan_text {
 
   [[nodiscard]] std::string times() const {
     const double seconds = plan_->time.all();
-    return std::string("bubble: ") + percent(plan_->bubble.equal_stages) + " of the pipeline with equal stages, " +
+    return choice() + "bubble: " + percent(plan_->bubble.equal_stages) + " of the pipeline with equal stages, " +
            percent(plan_->bubble.by_time) + " with the times below\nstep:   " + seconds_text(seconds) + ", " +
            grouped(static_cast<count>(tokens_of(plan_->run) / seconds)) + " tokens/s, predicted with " +
            constants_text(plan_->constants) + "\n";
+  }
+
+  // Those that fit and take longer in the order of their times, then those that cannot be.
+  [[nodiscard]] std::string choice() const {
+    if (!plan_->choice) return "";
+    const chosen_schedule& one = *plan_->choice;
+    std::string out = "schedule: " + one.name + " of " + std::to_string(one.refused.size() + 1) +
+                      ", the shortest that fits: " + seconds_text(one.seconds) + ", bubble " + percent(one.bubble) +
+                      ", at most " + std::to_string(one.peak) + (one.peak == 1 ? " micro-batch" : " micro-batches") +
+                      " of a chunk kept\n";
+    const auto& stages = one.costs.stages;
+    const auto range = [&](auto value) {
+      double least = value(stages[0]), most = least;
+      for (const stage_time& each : stages) {
+        least = std::min(least, value(each));
+        most = std::max(most, value(each));
+      }
+      return seconds_text(least) + (seconds_text(least) == seconds_text(most) ? "" : " to " + seconds_text(most));
+    };
+    out += "costs of a stage: F " + range([](const stage_time& each) { return each.forward; }) + ", I " +
+           range([](const stage_time& each) { return each.first_half(); }) + ", W " +
+           range([](const stage_time& each) { return each.weight_gradient; }) + "; a message " +
+           seconds_text(one.costs.message) + "\n";
+    std::vector<chosen_schedule::refused_schedule> others = one.refused;
+    std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) {
+      if ((a.seconds > 0) != (b.seconds > 0)) return a.seconds > 0;
+      return a.seconds != b.seconds ? a.seconds < b.seconds : a.name < b.name;
+    });
+    tools::text_table table;
+    for (const auto& each : others)
+      table.add({"  not " + each.name, each.seconds > 0 ? "takes " + seconds_text(each.seconds) : each.reason});
+    return out + table.text();
   }
 
   const plan_result* plan_;
@@ -191,7 +228,7 @@ class plan_text {
     const count device = one.fullest(belay::tier::device).total(belay::tier::device);
     const std::string offload = text_of(run.offload);
     table.add({std::to_string(i + 1), mesh_text(run.mesh), std::to_string(run.micro_batch_size),
-               std::to_string(run.zero), name(run.recompute), name(run.schedule), offload.empty() ? "-" : offload,
+               std::to_string(run.zero), name(run.recompute), run.schedule.name, offload.empty() ? "-" : offload,
                belay::bytes_text(device), seconds_text(one.time.all()),
                grouped(static_cast<count>(tokens_of(run) / one.time.all())), percent(one.bubble.equal_stages),
                one.rehearsed() ? "rehearsal" : "estimate"});

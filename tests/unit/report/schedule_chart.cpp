@@ -39,3 +39,25 @@ TEST_CASE("a table is drawn as an SVG with a box for each compute") {
   CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
   CHECK_THROWS_AS((void)schedule::draw_svg(table, std::vector<double>{}, std::vector<double>{}), belay::usage_error);
 }
+
+TEST_CASE("a chart has a time and a colour for each half of a backward, and names those that it has") {
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const auto table = schedule::named_table("zb-h1", 2, 4);
+  const std::string svg = schedule::draw_svg(table, schedule::equal_costs{{3, 2, 1}, 0});
+  CHECK(count(svg, "<title>") == 2 * 3 * 4);
+  for (const std::string kind : {"forward", "input gradient", "weight gradient"}) {
+    CAPTURE(kind);
+    CHECK(count(svg, ", " + kind + " of micro-batch") == 8);
+    CHECK(count(svg, ">" + kind + "</text>") == 1);
+  }
+  CHECK(count(svg, ">backward</text>") == 0);
+  CHECK(holds(svg, "prefers-color-scheme:dark"));
+  // Each box as wide as its time: the first forward is the longest.
+  const double all = 3 * 4 + 2 * 4 + 4 + (3 + 2 - 1);
+  CHECK(holds(svg, "x=\"70.00\" y=\"36.00\" width=\"" + schedule::two_digits(960 * 3 / all) + "\""));
+  CHECK(count(schedule::draw_svg(schedule::one_f_one_b(2, 4)), ">backward</text>") == 1);
+}

@@ -186,3 +186,32 @@ TEST_CASE("a budget of one rank decides, and stages may differ") {
   const auto again = with({450, 4000, 4000, 4000});
   CHECK(again.table == poor.table);
 }
+
+TEST_CASE("what a rank has always, and what is kept from forward to weight gradient, count against its budget") {
+  const std::size_t ranks = 4, micro_batches = 16;
+  const auto of = [&](const schedule::stage_bytes& kept, std::vector<std::uint64_t> always, std::uint64_t budget) {
+    const std::vector<std::uint64_t> each(ranks, budget);
+    return schedule::choose(micro_batches, each, [&](const schedule::placement& placed) -> std::optional<staged_costs> {
+      if (placed.chunks > 1) return std::nullopt;
+      return staged_costs{{std::vector<schedule::stage_costs>(ranks, {20, 20, 20}), 0},
+                          std::vector<schedule::stage_bytes>(ranks, kept),
+                          always};
+    });
+  };
+  // Kept to its end a micro-batch of ZB-H1 counts once, p on every rank: no more than 1F1B's first rank has.
+  CHECK(of({.for_both = 100}, {}, 400).name == "zb-h1");
+  CHECK(of({.for_both = 100}, {}, 400).bytes == std::vector<std::uint64_t>{400, 400, 400, 400});
+  // Where an input gradient needs both parts at once, it does not fit.
+  CHECK(reason(of({100, 100, 0}, {}, 400), "zb-h1").find("keeps ") == 0);
+  // The first rank has parameters, and the last rank has so many that one micro-batch fits beside them.
+  const auto full = of({.for_both = 100}, {50, 0, 0, 300}, 450);
+  CHECK(full.bytes[0] <= 450);
+  CHECK(full.bytes[3] == 400);
+  CHECK(reason(full, "zb-h1") == "keeps 700 bytes on rank 3, which has 450");
+  // Those that fit and are longer have their time.
+  for (const auto& each : full.refused) {
+    CAPTURE(each.name);
+    CHECK((each.total > 0) == (each.reason.find("takes ") == 0));
+    if (each.total > 0) CHECK(each.total >= full.cost.total);
+  }
+}

@@ -30,7 +30,10 @@ namespace schedule {
 /// A network that is cut into stages: what each takes and keeps.
 struct staged_costs {
   table_costs time;
-  std::vector<stage_bytes> kept;  // one for each stage
+  std::vector<stage_bytes> kept;           // one for each stage
+  std::vector<std::uint64_t> always = {};  // of each rank, whatever the order: parameters, buffers; empty: nothing
+
+  [[nodiscard]] std::uint64_t always_of(std::size_t rank) const noexcept { return always.empty() ? 0 : always[rank]; }
 };
 
 /// Which time a greedy schedule makes short: until the last rank ends, or of the rank that takes longest.
@@ -49,6 +52,7 @@ struct schedule_choice {
   struct refused_schedule {
     std::string name;
     std::string reason;
+    ticks total = 0;  // of one that fits and takes longer, or as long; 0: it was refused for what it is
   };
 
   std::string name;

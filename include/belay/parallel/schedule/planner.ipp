@@ -35,7 +35,10 @@ class greedy_player {
   /// The computes; false where memory ends them before all have run.
   [[nodiscard]] bool run(const greedy_order& order, compute_lists& lists) {
     const std::size_t last = ranks_.size() - 1;
-    for (rank_state& each : ranks_) each = {};
+    for (std::size_t rank = 0; rank <= last; ++rank) {
+      ranks_[rank] = {};
+      ranks_[rank].bytes = costs_->always_of(rank);
+    }
     there_.assign(2, std::vector<std::vector<ticks>>(ranks_.size(), std::vector<ticks>(micro_batches_, never)));
     there_[0][0].assign(micro_batches_, 0);
     for (std::size_t rank = 0; rank <= last; ++rank) events_.push({0, rank});
@@ -160,6 +163,7 @@ struct schedule_candidate {
                                              std::span<const std::uint64_t> budget) {
     schedule_candidate made{std::move(name), cost_of(lists, costs.time), peak_bytes(lists, costs.kept), {}};
     for (std::size_t rank = 0; rank < budget.size(); ++rank) {
+      made.bytes[rank] += costs.always_of(rank);
       const std::uint64_t over = made.bytes[rank] > budget[rank] ? made.bytes[rank] - budget[rank] : 0;
       if (over <= made.excess) continue;
       made.excess = over;
@@ -188,15 +192,19 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   const std::size_t ranks = budget.size();
   std::vector<schedule_choice::refused_schedule> refused;
   std::optional<schedule_candidate> best, least;
-  const auto note = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why)}); };
+  const auto note = [&](const std::string& name, std::string why, ticks total = 0) {
+    refused.push_back({name, std::move(why), total});
+  };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
     if (found.excess > 0) return note(found.name, explain_memory(found.worst));
     const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
     const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
     if (best && (found.cost.total >= best->cost.total || comes_last))
-      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total));
-    if (best) note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total));
+      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total),
+                  found.cost.total);
+    if (best)
+      note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total), best->cost.total);
     best = std::move(found);
   };
   std::vector<std::string> names = named_schedule::names(most_chunks);
