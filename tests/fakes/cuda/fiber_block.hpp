@@ -5,129 +5,20 @@
 // waited for, and not before.
 #pragma once
 
-#include <ucontext.h>
-
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 #include <vector>
 
 #include "belay/backend/cuda/tensor_warp.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/kernel/team.hpp"
+#include "fakes/fibers.hpp"
 
 namespace fakes {
-
-/// The lanes of one block. One block runs on a thread at a time.
-class fibers {
- public:
-  static constexpr unsigned warp = 32;
-
-  fibers(unsigned lanes, std::uint64_t seed) : random_(seed), lanes_(lanes), warps_(lanes / warp), order_(lanes) {
-    std::iota(order_.begin(), order_.end(), 0U);
-    for (lane_state& each : lanes_) each.stack = std::make_unique<std::byte[]>(stack_bytes);
-  }
-
-  /// f(lane) of every lane.
-  template <class F>
-  void run(const F& f) {
-    running_ = this;
-    body_ = [](const void* of, unsigned lane) { (*static_cast<const F*>(of))(lane); };
-    argument_ = &f;
-    std::shuffle(order_.begin(), order_.end(), random_);
-    for (const unsigned lane : order_) start(lane);
-    while (std::any_of(lanes_.begin(), lanes_.end(), [](const lane_state& x) { return !x.ended; })) {
-      bool moved = false;
-      for (const unsigned lane : order_) {
-        if (lanes_[lane].ended || waits(lane)) continue;
-        moved = true;
-        current_ = lane;
-        swapcontext(&scheduler_, &lanes_[lane].context);
-      }
-      if (!moved) throw std::logic_error("lanes of a warp do not meet at one call");
-    }
-    running_ = nullptr;
-  }
-
-  static constexpr std::size_t most_words = 6;
-  using words_type = std::array<std::array<std::uint64_t, most_words>, warp>;
-  /// The words that all lanes of this one's warp give, by lane; a lane may read them until its next meeting.
-  static const words_type& exchanged(const std::array<std::uint64_t, most_words>& mine) {
-    fibers& all = *running_;
-    warp_state& its = all.warps_[all.current_ / warp];
-    const unsigned lane = all.current_;
-    words_type& words = its.words[all.lanes_[lane].meetings % 2];  // those of the meeting before may still be read
-    words[lane % warp] = mine;
-    all.meet(lane);
-    return words;
-  }
-  [[nodiscard]] static unsigned lane_of_warp() { return running_->current_ % warp; }
-
-  /// Copies that the running lane has started, group by group; the last is open.
-  struct copy {
-    belay::bf16* to;
-    const belay::bf16* from;
-    unsigned count;
-  };
-  [[nodiscard]] static std::deque<std::vector<copy>>& copies() { return running_->lanes_[running_->current_].copies; }
-
- private:
-  static constexpr std::size_t stack_bytes = 128 << 10;
-  struct lane_state {
-    ucontext_t context{};
-    std::unique_ptr<std::byte[]> stack;
-    std::deque<std::vector<copy>> copies{1};
-    std::uint64_t meetings = 0;
-    bool ended = true;
-  };
-  struct warp_state {
-    std::array<words_type, 2> words{};
-    std::uint64_t arrived = 0;
-  };
-
-  void start(unsigned lane) {
-    lane_state& own = lanes_[lane];
-    own.ended = false;
-    getcontext(&own.context);
-    own.context.uc_stack.ss_sp = own.stack.get();
-    own.context.uc_stack.ss_size = stack_bytes;
-    own.context.uc_link = &scheduler_;
-    makecontext(
-        &own.context,
-        [] {
-          fibers& all = *running_;
-          const unsigned own_lane = all.current_;
-          all.body_(all.argument_, own_lane);
-          all.lanes_[own_lane].ended = true;
-        },
-        0);
-  }
-  // Meeting m of a warp is over when all lanes have come to it.
-  [[nodiscard]] bool waits(unsigned lane) const { return warps_[lane / warp].arrived < lanes_[lane].meetings * warp; }
-  void meet(unsigned lane) {
-    ++lanes_[lane].meetings;
-    ++warps_[lane / warp].arrived;
-    swapcontext(&lanes_[lane].context, &scheduler_);
-  }
-
-  static inline thread_local fibers* running_ = nullptr;
-  std::mt19937_64 random_;
-  std::vector<lane_state> lanes_;
-  std::vector<warp_state> warps_;
-  std::vector<unsigned> order_;
-  ucontext_t scheduler_{};
-  unsigned current_ = 0;
-  void (*body_)(const void*, unsigned) = nullptr;
-  const void* argument_ = nullptr;
-};
 
 /// The `tensor_unit` of lanes that are fibers.
 struct tensor_fibers {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "fakes/fiber.hpp"
 #include "model/explorer/choices.hpp"
-#include "model/explorer/fiber.hpp"
 #include "model/explorer/memory.hpp"
 #include "model/explorer/site.hpp"
 
@@ -356,7 +356,7 @@ class execution {
   // Back to where the execution was run from; no modelled thread goes on.
   void abandon() {
     if (current_ == none) return;
-    fiber& left = stacks_[at(current_)];
+    fakes::fiber& left = stacks_[at(current_)];
     current_ = none;
     main_.resume(left);
   }
@@ -372,8 +372,8 @@ class execution {
   std::size_t word_count_ = 0;
   std::array<std::uint8_t, most_words> sc_{};  // of each word, what sequentially consistent accesses have seen
   std::array<thread, most_threads> threads_;
-  std::array<fiber, most_threads> stacks_;
-  fiber main_;
+  std::array<fakes::fiber, most_threads> stacks_;
+  fakes::fiber main_;
   value lock_;  // of the kernel's table of sleepers
   cast_list cast_;
   void (*body_)(void*, int) = nullptr;

@@ -37,7 +37,7 @@ inline void execution::next_thread(bool gives_way) {
   if (goes_on && chosen != current_) ++deviations_;
   if (threads_[at(chosen)].state == epoch_view::waiting) threads_[at(chosen)].state = epoch_view::ready;
   if (chosen == current_) return;
-  fiber& left = current_ == none ? main_ : stacks_[at(current_)];
+  fakes::fiber& left = current_ == none ? main_ : stacks_[at(current_)];
   current_ = chosen;
   stacks_[at(chosen)].resume(left);
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "belay/core/dtype.hpp"
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 
 namespace {
 
@@ -108,7 +108,7 @@ void check_squares(const Run& run) {
 }
 
 const auto by_one = [](std::size_t rows, const auto& kernel) { for_each_row(rows, kernel); };
-const auto by_warp = [](std::size_t rows, const auto& kernel) { test::run_by_threads<32>(rows, kernel); };
+const auto by_warp = [](std::size_t rows, const auto& kernel) { test::run_by_lanes<32>(rows, kernel); };
 
 }  // namespace
 

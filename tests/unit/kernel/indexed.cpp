@@ -12,12 +12,12 @@
 
 #include "belay/core/dtype.hpp"
 #include "belay/kernel/rows.hpp"
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 
 namespace {
 
 using namespace belay::kernel;
-using test::run_by_threads;
+using test::run_by_lanes;
 
 template <class T>
 std::vector<T> wave(std::size_t count, double phase) {
@@ -54,7 +54,7 @@ void check(const std::vector<Index>& index, std::size_t width, std::size_t limit
   };
   CHECK(runs(one).packs() == (width % runs(one).columns_of_pack == 0 && unaligned == 0));
   for_each_row(runs(by_one).indices(), runs(by_one));
-  run_by_threads<32>(runs(by_many).indices(), runs(by_many));
+  run_by_lanes<32>(runs(by_many).indices(), runs(by_many));
   CHECK(by_one == one);
   CHECK(by_many == one);
 }

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 
 namespace {
 
@@ -87,11 +87,11 @@ TEST_CASE_TEMPLATE("a block has the same bits from one thread and from a warp, a
       float scales[3] = {}, same_scales[3] = {};
       const std::size_t blocks = quantize_block_count(n);
       for_each_row(blocks, quantize<T>{in + unaligned, narrow + unaligned, scales, n});
-      test::run_by_threads<32>(blocks, quantize<T>{in + unaligned, same_narrow + unaligned, same_scales, n});
+      test::run_by_lanes<32>(blocks, quantize<T>{in + unaligned, same_narrow + unaligned, same_scales, n});
       CHECK(std::equal(scales, scales + 3, same_scales));
       CHECK(std::memcmp(narrow, same_narrow, sizeof narrow) == 0);
       for_each_row(blocks, dequantize<T>{narrow + unaligned, scales, one + unaligned, n});
-      test::run_by_threads<32>(blocks, dequantize<T>{narrow + unaligned, scales, many + unaligned, n});
+      test::run_by_lanes<32>(blocks, dequantize<T>{narrow + unaligned, scales, many + unaligned, n});
       CHECK(std::memcmp(one, many, sizeof one) == 0);
       CHECK(one[unaligned] != 0);
     }

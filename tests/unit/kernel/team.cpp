@@ -6,23 +6,21 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "belay/core/dtype.hpp"
 #include "belay/kernel/losses.hpp"
 #include "belay/kernel/rows.hpp"
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 
 namespace {
 
 using namespace belay::kernel;
-using test::threads, test::run_by_threads;
+using test::team_of_lanes, test::run_by_lanes;
 
 template <class T>
 std::vector<T> wave(std::size_t count, double phase) {
@@ -37,22 +35,22 @@ void check_rows(std::size_t width) {
   const auto x = wave<T>(rows * width, 0), weight = wave<T>(width, 1), dy = wave<T>(rows * width, 2);
   std::vector<T> one(rows * width), many(rows * width), inverse(rows), same_inverse(rows);
   for_each_row(rows, rms_norm_rows<T>{x.data(), weight.data(), one.data(), inverse.data(), width, T(0.01)});
-  run_by_threads<Lanes>(rows,
+  run_by_lanes<Lanes>(rows,
                         rms_norm_rows<T>{x.data(), weight.data(), many.data(), same_inverse.data(), width, T(0.01)});
   CHECK(one == many);
   CHECK(inverse == same_inverse);
   for_each_row(rows, rms_norm_rows_backward<T>{x.data(), weight.data(), inverse.data(), dy.data(), one.data(), width});
-  run_by_threads<Lanes>(
+  run_by_lanes<Lanes>(
       rows, rms_norm_rows_backward<T>{x.data(), weight.data(), inverse.data(), dy.data(), many.data(), width});
   CHECK(one == many);
   one = many = x;
   for_each_row(rows, causal_softmax_rows<T>{one.data(), one.data(), width});
-  run_by_threads<Lanes>(rows, causal_softmax_rows<T>{many.data(), many.data(), width});
+  run_by_lanes<Lanes>(rows, causal_softmax_rows<T>{many.data(), many.data(), width});
   CHECK(one == many);
   const std::vector<std::int32_t> targets = {0, static_cast<std::int32_t>(width - 1)};
   std::vector<double> losses(rows), same_losses(rows);
   for_each_row(rows, cross_entropy_rows<T>{x.data(), targets.data(), losses.data(), one.data(), width, 0.5});
-  run_by_threads<Lanes>(rows,
+  run_by_lanes<Lanes>(rows,
                         cross_entropy_rows<T>{x.data(), targets.data(), same_losses.data(), many.data(), width, 0.5});
   CHECK(one == many);
   CHECK(losses == same_losses);
@@ -68,7 +66,7 @@ TEST_CASE_TEMPLATE("a row gets the same bits from one thread, from 16 lanes and 
 }
 
 TEST_CASE("a long row is summed chunk by chunk, to the same bits by one thread, a warp and the warps of a block") {
-  static_assert(divided_team<test::threads_of_block<2>> && !divided_team<threads<32>>);
+  static_assert(divided_team<test::block_of_lanes<2>> && !divided_team<team_of_lanes<32>>);
   constexpr std::size_t width = 2 * sum_chunk + 300;
   const auto x = wave<float>(width, 0), weight = wave<float>(width, 1), dy = wave<float>(width, 2);
   CHECK(row_sum(x.data(), width) == row_sum(x.data(), sum_chunk) + row_sum(x.data() + sum_chunk, sum_chunk) +
@@ -90,7 +88,7 @@ TEST_CASE("a long row is summed chunk by chunk, to the same bits by one thread, 
     return out;
   };
   const outcome expected = by([](const auto& kernel) { for_each_row(1, kernel); });
-  CHECK(by([](const auto& kernel) { run_by_threads<32>(1, kernel); }) == expected);
+  CHECK(by([](const auto& kernel) { run_by_lanes<32>(1, kernel); }) == expected);
   CHECK(by([](const auto& kernel) { test::run_by_block<2>(1, kernel); }) == expected);
 }
 
@@ -106,7 +104,7 @@ TEST_CASE("rows of bf16 and float get the same bits from one thread and from a w
     };
     const auto check = [&](auto& one, auto& many, const auto& kernel_of) {
       for_each_row(rows, kernel_of(one));
-      run_by_threads<32>(rows, kernel_of(many));
+      run_by_lanes<32>(rows, kernel_of(many));
       CHECK(one == many);
     };
     const auto gate_up = narrow(2 * rows * width, 0);
@@ -116,7 +114,7 @@ TEST_CASE("rows of bf16 and float get the same bits from one thread and from a w
     });
     std::vector<bf16> in = gate_up, same_in = gate_up, out = narrow(rows * width, 1), same_out = out;
     for_each_row(rows, swiglu_rows_again_backward<bf16, std::size_t>{in.data(), out.data(), &used, width});
-    run_by_threads<32>(rows,
+    run_by_lanes<32>(rows,
                        swiglu_rows_again_backward<bf16, std::size_t>{same_in.data(), same_out.data(), &used, width});
     CHECK(in == same_in);
     CHECK(out == same_out);
@@ -148,7 +146,7 @@ TEST_CASE("rows of bf16 and float get the same bits from one thread and from a w
     const std::vector<std::int32_t> targets{1, ignored_target, 3};
     for_each_row(rows,
                  cross_entropy_rows<bf16>{logits.data(), targets.data(), losses.data(), logits.data(), width, 0.5});
-    run_by_threads<32>(rows, cross_entropy_rows<bf16>{same_logits.data(), targets.data(), same_losses.data(),
+    run_by_lanes<32>(rows, cross_entropy_rows<bf16>{same_logits.data(), targets.data(), same_losses.data(),
                                                       same_logits.data(), width, 0.5});
     CHECK(losses == same_losses);
     CHECK(logits == same_logits);
@@ -168,16 +166,16 @@ TEST_CASE("a loss has the same bits and gradient from one thread, which also add
   const noted_squared_error<float> loss{many.data(), target.data(), many.data(), count, 3, {&pieces, {}}};
   REQUIRE(loss.rows() == 36);
   double lanes[sum_lanes], losses[36];
-  run_by_threads<32>(36, losses_of_rows<noted_squared_error<float>>{loss, losses, 0});
-  run_by_threads<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses, 0, 32});
+  run_by_lanes<32>(36, losses_of_rows<noted_squared_error<float>>{loss, losses, 0});
+  run_by_lanes<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses, 0, 32});
   CHECK(pieces.loss_count == 0);  // not before the last row
-  run_by_threads<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses + 32, 32, 4});
+  run_by_lanes<32>(1, summed_losses<noted_squared_error<float>>{loss, lanes, losses + 32, 32, 4});
   CHECK(pieces.loss == whole.loss);
   CHECK(pieces.loss_count == 3);
   CHECK(many == one);
   std::vector<double> squares(36), by_warps(36);
   for_each_row(36, chunk_sums_of_squares<float>{output.data(), count, squares.data()});
-  run_by_threads<32>(36, chunk_sums_of_squares<float>{output.data(), count, by_warps.data()});
+  run_by_lanes<32>(36, chunk_sums_of_squares<float>{output.data(), count, by_warps.data()});
   CHECK(squares == by_warps);
   CHECK(std::accumulate(squares.begin(), squares.end(), 0.0) == sum_of_squares(output.data(), count));
   double expected = 0;
@@ -196,8 +194,8 @@ TEST_CASE("the targets of an evaluation are counted by all lanes") {
   };
   loss(one)();
   double lanes[sum_lanes], losses[rows];
-  run_by_threads<32>(rows, losses_of_rows<noted_cross_entropy<float>>{loss(many), losses, 0});
-  run_by_threads<32>(1, summed_losses<noted_cross_entropy<float>>{loss(many), lanes, losses, 0, rows});
+  run_by_lanes<32>(rows, losses_of_rows<noted_cross_entropy<float>>{loss(many), losses, 0});
+  run_by_lanes<32>(1, summed_losses<noted_cross_entropy<float>>{loss(many), lanes, losses, 0, rows});
   CHECK(many.loss == one.loss);
   CHECK(many.loss_count == one.loss_count);
   CHECK(one.loss_count == 34);
@@ -216,14 +214,14 @@ TEST_CASE("sums of columns have the same bits from one thread, from warps, and f
       };
       std::vector<float> one = before, many = before, grouped = before;
       for_each_row(column_block_count(width), sums(one));
-      run_by_threads<32>(column_block_count(width), sums(many));
+      run_by_lanes<32>(column_block_count(width), sums(many));
       CHECK(many == one);
       const std::size_t groups = row_group_count(rows);
       for (std::size_t first = 0; first < width; first += 64) {
         const std::size_t count = std::min<std::size_t>(64, width - first);
         std::vector<float> partials(groups * count, -1);
         const group_sums<term, float> of_groups{sums(grouped), partials.data(), first, count};
-        run_by_threads<32>(of_groups.indices(), of_groups);
+        run_by_lanes<32>(of_groups.indices(), of_groups);
         for_each_index(count, added_groups<float>{grouped.data() + first, partials.data(), count, groups});
       }
       CHECK(grouped == one);

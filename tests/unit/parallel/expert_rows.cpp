@@ -16,7 +16,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts.hpp"
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 #include "unit/parallel/support/expert_fixture.hpp"
 
 namespace {
@@ -96,15 +96,15 @@ TEST_CASE_TEMPLATE("rows are weighed and returned with the same bits by a host a
     std::vector<T> dy(3 * hidden), of_one(6, T(-1)), of_many(6, T(-1));
     for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<T>(i % 17) / T(3) - T(2);
     belay::kernel::for_each_row(6, belay::returned_rows<T>{one.view(), one.weights.data(), dy.data(), of_one.data()});
-    test::run_by_threads<16>(6, belay::returned_rows<T>{many.view(), many.weights.data(), dy.data(), of_many.data()});
+    test::run_by_lanes<16>(6, belay::returned_rows<T>{many.view(), many.weights.data(), dy.data(), of_many.data()});
     CHECK(of_one == of_many);
     CHECK(one.rows == many.rows);
     std::vector<T> x(3 * hidden), y = x;
     belay::kernel::for_each_row(3, belay::pulled_rows<T, T>{one.view(), one.weights.data(), x.data()});
-    test::run_by_threads<16>(3, belay::pulled_rows<T, T>{one.view(), one.weights.data(), y.data()});
+    test::run_by_lanes<16>(3, belay::pulled_rows<T, T>{one.view(), one.weights.data(), y.data()});
     CHECK(x == y);
     belay::kernel::for_each_row(6, belay::pushed_rows<T>{one.view(), dy.data()});
-    test::run_by_threads<16>(6, belay::pushed_rows<T>{many.view(), dy.data()});
+    test::run_by_lanes<16>(6, belay::pushed_rows<T>{many.view(), dy.data()});
     CHECK(one.rows == many.rows);
   }
 }
@@ -125,28 +125,28 @@ TEST_CASE("rows of bf16 are moved and summed with the same bits by a host and by
     std::vector<float> one(5 * hidden), many = one, weights(35, -1), many_weights = weights;
     std::vector<bf16> narrow(5 * hidden), many_narrow = narrow;
     belay::kernel::for_each_row(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), one.data()});
-    test::run_by_threads<32>(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data()});
+    test::run_by_lanes<32>(5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data()});
     CHECK(one == many);
     std::vector<float> around(5 * hidden), beside = one;  // what goes around the experts is added last
     for (std::size_t i = 0; i < around.size(); ++i) around[i] = static_cast<float>(i % 13) / 3 - 2;
     for (std::size_t i = 0; i < around.size(); ++i) beside[i] += around[i];
     belay::kernel::for_each_row(
         5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), one.data(), around.data()});
-    test::run_by_threads<32>(
+    test::run_by_lanes<32>(
         5, belay::pulled_rows<bf16, float>{view(rows), of.weights.data(), many.data(), around.data()});
     CHECK(one == beside);
     CHECK(many == beside);
     belay::kernel::for_each_row(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, narrow.data()});
-    test::run_by_threads<32>(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, many_narrow.data()});
+    test::run_by_lanes<32>(5, belay::pulled_rows<bf16, bf16>{view(rows), nullptr, many_narrow.data()});
     CHECK(narrow == many_narrow);
     belay::kernel::for_each_row(
         35, belay::returned_rows<bf16, float>{view(rows), of.weights.data(), one.data(), weights.data()});
-    test::run_by_threads<32>(
+    test::run_by_lanes<32>(
         35, belay::returned_rows<bf16, float>{view(many_rows), of.weights.data(), one.data(), many_weights.data()});
     CHECK(weights == many_weights);
     CHECK(rows == many_rows);
     belay::kernel::for_each_row(35, belay::pushed_rows<bf16>{view(rows), dy.data()});
-    test::run_by_threads<32>(35, belay::pushed_rows<bf16>{view(many_rows), dy.data()});
+    test::run_by_lanes<32>(35, belay::pushed_rows<bf16>{view(many_rows), dy.data()});
     CHECK(rows == many_rows);
   }
 }
@@ -164,7 +164,7 @@ TEST_CASE("offsets are the sums of the counts before each expert, cut at the cap
       expected.push_back(std::min(sum, capacity));
     }
     belay::kernel::for_each_row(1, belay::counted_offsets{counts.data(), of_one.data(), one.data(), experts, capacity});
-    test::run_by_threads<32>(1, belay::counted_offsets{counts.data(), of_many.data(), many.data(), experts, capacity});
+    test::run_by_lanes<32>(1, belay::counted_offsets{counts.data(), of_many.data(), many.data(), experts, capacity});
     CHECK(one == expected);
     CHECK(many == expected);
     CHECK(of_one == counts);

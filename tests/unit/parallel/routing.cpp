@@ -14,7 +14,7 @@
 
 #include "belay/step/engine.hpp"
 #include "belay/step/frame.hpp"
-#include "unit/kernel/support/threads.hpp"
+#include "unit/kernel/support/lanes.hpp"
 
 namespace {
 
@@ -116,7 +116,7 @@ TEST_CASE_TEMPLATE("rows are routed with the same bits by one thread and by a wa
         belay::kernel::for_each_row(count, kernel);
       });
       const auto many = routed_by(
-          logits, experts, k, [](std::size_t count, const auto& kernel) { test::run_by_threads<32>(count, kernel); });
+          logits, experts, k, [](std::size_t count, const auto& kernel) { test::run_by_lanes<32>(count, kernel); });
       CHECK(one.same(many));
       for (std::size_t row = 0; row < rows; ++row) {
         const auto* const choice = one.choices.data() + row * k;
@@ -136,7 +136,7 @@ TEST_CASE("a token may visit all of many experts") {
   constexpr std::size_t experts = 70;
   const std::vector<float> logits = some_logits<float>(2 * experts, 8);
   const auto routed = routed_by(logits, experts, experts,
-                                [](std::size_t count, const auto& kernel) { test::run_by_threads<32>(count, kernel); });
+                                [](std::size_t count, const auto& kernel) { test::run_by_lanes<32>(count, kernel); });
   const auto* const first = routed.choices.data() + experts;
   CHECK(std::vector<std::int32_t>(first, first + experts) == largest(logits.data() + experts, experts, experts));
 }

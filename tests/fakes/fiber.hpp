@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A stack of its own for each modelled thread, and the switch between two stacks: some ten instructions, because a
-// search makes some hundred million of them.
+// A stack of its own for each thread or lane that is played, and the switch between two stacks: some ten instructions,
+// because a search of the model checker makes some hundred million of them.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <ucontext.h>
 #endif
 
-namespace model {
+namespace fakes {
 
 #if defined(__x86_64__)
 
@@ -28,7 +28,7 @@ class fiber {
  public:
   /// Begins again: the next `resume` calls `entry`, which never returns.
   void restart(void (*entry)()) {
-    if (!stack_) stack_ = std::make_unique<std::byte[]>(stack_bytes);
+    if (!stack_) stack_ = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
     auto top = reinterpret_cast<std::uintptr_t>(stack_.get() + stack_bytes) / 16 * 16;
     auto* words = reinterpret_cast<void**>(top);
     *--words = nullptr;  // where entry would return to
@@ -40,7 +40,7 @@ class fiber {
   void resume(fiber& from) { switch_stack(&from.at_, at_); }
 
  private:
-  static constexpr std::size_t stack_bytes = 64 * 1024;
+  static constexpr std::size_t stack_bytes = 128 * 1024;
   std::unique_ptr<std::byte[]> stack_;
   void* at_ = nullptr;
 };
@@ -50,7 +50,7 @@ class fiber {
 class fiber {
  public:
   void restart(void (*entry)()) {
-    if (!stack_) stack_ = std::make_unique<std::byte[]>(stack_bytes);
+    if (!stack_) stack_ = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
     ::getcontext(&at_);
     at_.uc_stack.ss_sp = stack_.get();
     at_.uc_stack.ss_size = stack_bytes;
@@ -67,4 +67,4 @@ class fiber {
 
 #endif
 
-}  // namespace model
+}  // namespace fakes
