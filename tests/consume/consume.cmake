@@ -68,8 +68,7 @@ if(mode STREQUAL "pkg_config")
   file(COPY_FILE ${project_dir}/ranks.cpp ${work_dir}/ranks.cpp)
   set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   foreach(name core_in_one ranks)
-    # Whichever test compiles the core, with the house's warnings.
-    run(${CMAKE_CURRENT_LIST_DIR}/core_once.sh ${cxx} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+    run(${CMAKE_CURRENT_LIST_DIR}/core_once.sh ${cxx} -std=c++20 -fPIC -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
       ${compile_flags} -c ${work_dir}/${name}.cpp -o ${work_dir}/${name}.o)
   endforeach()
   run(${cxx} ${work_dir}/ranks.o ${work_dir}/core_in_one.o ${link_flags} -o ${work_dir}/ranks)
@@ -90,7 +89,7 @@ elseif(mode STREQUAL "nvcc")
   set(devices ${CMAKE_CURRENT_LIST_DIR}/devices)
   set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   set(configure ${CMAKE_COMMAND} -S ${devices} -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -DCMAKE_CUDA_COMPILER=${nvcc}
-    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh -DCMAKE_CXX_EXTENSIONS=OFF
     -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
   run(${configure} -B ${work_dir}/build -Dcomponents=${components} -DCMAKE_CUDA_ARCHITECTURES=80
     "-DCMAKE_CUDA_FLAGS=-O0 --Ofast-compile=max" -Dlanguages=CXX -Dafter=CUDA)
@@ -131,7 +130,7 @@ elseif(mode STREQUAL "nvcc")
 else()
   set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   run(${CMAKE_COMMAND} -S ${project_dir} -B ${work_dir}/build -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -Dmode=${mode}
-    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh -DCMAKE_CXX_EXTENSIONS=OFF
     -Dbelay_source_dir=${source_dir} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   run(${work_dir}/build/consumer)

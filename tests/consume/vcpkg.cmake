@@ -83,7 +83,7 @@ endforeach()
 # The package's sources are what a project compiles and links: the program that Conan's package is tested with, too.
 set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
 run(${CMAKE_COMMAND} -S ${source_dir}/packaging/conan/test_package -B ${work_dir}/consumer -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
-  -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh
+  -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh -DCMAKE_CXX_EXTENSIONS=OFF
   -Dbelay_DIR=${CURRENT_PACKAGES_DIR}/share/belay -Dwith_mpi=ON)
 run(${CMAKE_COMMAND} --build ${work_dir}/consumer --target test_package)
 run(${work_dir}/consumer/test_package)

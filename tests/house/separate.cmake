@@ -122,7 +122,7 @@ endforeach()
 file(WRITE "${work_dir}/core_in_one.cpp" "#include \"${source_hpp}\"\n")
 set(ENV{BELAY_TEST_CORES} "${cores}")
 set(once "${test_dir}/../consume/core_once.sh" ${${compiler}})
-compile(once "${work_dir}/core_in_one.cpp" ${separate} -pthread -o "${work_dir}/source.o")
+compile(once "${work_dir}/core_in_one.cpp" ${separate} -fPIC -pthread -o "${work_dir}/source.o")
 compile(${compiler} "${source_dir}/examples/00_hello.cpp" ${separate} -o "${work_dir}/hello.o")
 find_program(NM NAMES nm)
 if(NM)
@@ -167,8 +167,8 @@ if(NOT failed OR NOT diagnostics MATCHES "v0_checks2::no_core_of_the_same_BELAY_
 endif()
 
 # Without the macro the header says what to do.
-execute_process(COMMAND ${${compiler}} -std=c++20 "-I${root}" -fsyntax-only "${work_dir}/core_in_one.cpp"
-  RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
+execute_process(COMMAND ${${compiler}} -std=c++20 "-I${root}" -E "${work_dir}/core_in_one.cpp"
+  RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE diagnostics)
 if(NOT failed OR NOT diagnostics MATCHES "is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it for every source")
   message(SEND_ERROR "source.hpp without BELAY_SEPARATE_COMPILATION says:\n${diagnostics}")
 endif()
