@@ -5,6 +5,6 @@
 function(belay_only_read target source)
   add_library(${target} OBJECT ${source})
   set_target_properties(${target} PROPERTIES RULE_LAUNCH_COMPILE "sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/only_read.sh <OBJECT>")
-  string(REPLACE "read_unit_" "read/unit/" name ${target})
+  string(REGEX REPLACE "^read_([a-z]+)_" "read/\\1/" name ${target})
   belay_add_test(${name} TARGETS ${target} COMMAND ${CMAKE_COMMAND} -E cat $<TARGET_OBJECTS:${target}>)
 endfunction()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # No mutable state outside objects: nothing under include/ defines a variable at namespace scope, in a class or
-# static in a function that is not constant. Clang's syntax tree sees templates that nobody instantiated; where
-# there is no Clang, g++ keeps every inline function and the symbol table is read.
+# static in a function that is not constant. Clang's syntax tree sees templates that nobody instantiated, and the symbol
+# table of this build's core, -Dcore=<library>, is read; where one of the two is not there, g++ keeps every inline function
+# and its symbol table is read.
 #
 # The environment is read in one file.
 #
@@ -34,7 +35,8 @@ set(static_variables [=[
 }
 ]=])
 
-# Sets <out> to the mutable variables of static storage that <source> defines in namespace belay.
+# Sets <out> to the mutable variables of static storage that <source> defines in namespace belay; of what g++ makes of it
+# ARGN may be a part that is compiled.
 function(find_state source out)
   set(found "")
   if("clang" IN_LIST compilers)
@@ -61,14 +63,18 @@ function(find_state source out)
     endforeach()
   endif()
   if("gcc" IN_LIST compilers)
-    execute_process(COMMAND ${gcc} -std=c++20 "-I${root}" -O0 -fkeep-inline-functions -c "${source}" -o "${work_dir}/state.o"
-      RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
-    if(failed)
-      string(SUBSTRING "${diagnostics}" 0 3000 diagnostics)
-      message("${diagnostics}")
-      message(FATAL_ERROR "g++ does not compile ${source}")
+    set(compiled ${ARGN})
+    if(NOT compiled)
+      set(compiled "${work_dir}/state.o")
+      execute_process(COMMAND ${gcc} -std=c++20 "-I${root}" -O0 -fkeep-inline-functions -c "${source}" -o "${compiled}"
+        RESULT_VARIABLE failed ERROR_VARIABLE diagnostics)
+      if(failed)
+        string(SUBSTRING "${diagnostics}" 0 3000 diagnostics)
+        message("${diagnostics}")
+        message(FATAL_ERROR "g++ does not compile ${source}")
+      endif()
     endif()
-    execute_process(COMMAND nm -C --format=sysv --defined-only "${work_dir}/state.o" COMMAND grep -aE "OBJECT|TLS" OUTPUT_VARIABLE dump)
+    execute_process(COMMAND nm -C --format=sysv --defined-only "${compiled}" COMMAND grep -aE "OBJECT|TLS" OUTPUT_VARIABLE dump)
     string(REGEX REPLACE "[][;]" "," dump "${dump}")
     string(REPLACE "\n" ";" dump "${dump}")
     foreach(line IN LISTS dump)
@@ -83,7 +89,10 @@ function(find_state source out)
 endfunction()
 
 file(WRITE "${work_dir}/everything.cpp" "${include_all}")
-find_state("${work_dir}/everything.cpp" state)
+if(NOT ("clang" IN_LIST compilers AND EXISTS "${core}"))
+  set(core "")
+endif()
+find_state("${work_dir}/everything.cpp" state ${core})
 if(state)
   list(JOIN state "\n  " text)
   message(SEND_ERROR "mutable state outside objects:\n  ${text}")
