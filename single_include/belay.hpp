@@ -35030,14 +35030,9 @@ class timeline_player {
     }
     return play_times(
         [&](std::size_t stage, action_kind kind) {
-          if (kind == action_kind::forward) return forward[stage];
+          if (kind == action_kind::forward || kind == action_kind::recompute) return forward[stage];
+          if (is_beside(kind)) return Time{};
           if (kind == action_kind::backward) return backward[stage];
-    return walk(
-        [&](std::size_t rank, const action& now) {
-          const std::size_t stage = table_->stage(rank, now.chunk);
-          if (now.kind == action_kind::forward || now.kind == action_kind::recompute) return forward[stage];
-          if (is_beside(now.kind)) return Time{};
-          if (now.kind == action_kind::backward) return backward[stage];
           const Time half = backward[stage] / 2;
           return kind == action_kind::input_gradient ? half : backward[stage] - half;
         },
@@ -35263,15 +35258,6 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// Bytes that a stage keeps for one micro-batch: from its forward to its input gradient, from there to its weight
-/// gradient, and from its forward to its weight gradient. A whole backward keeps the second part for no time, and ends
-/// the third.
-struct stage_bytes {
-  std::uint64_t for_input_gradient = 0;
-  std::uint64_t for_weight_gradient = 0;
-  std::uint64_t throughout = 0;
-};
-
 /// A network that is cut into stages: what each takes and keeps.
 struct staged_costs {
   table_costs time;
@@ -35330,24 +35316,6 @@ using costs_of_placement = function_ref<std::optional<staged_costs>(const placem
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-BELAY_DECL std::vector<std::uint64_t> peak_bytes(const compute_lists& lists, std::span<const stage_bytes> kept) {
-  std::vector<std::uint64_t> peaks(lists.ranks());
-  for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
-    std::uint64_t now = 0;
-    for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      const planned_compute& next = lists.of(rank)[i];
-      const stage_bytes& of = kept[lists.stage(rank, next.chunk)];
-      if (next.kind == action_kind::forward) now += of.for_input_gradient + of.throughout;
-      if (next.kind == action_kind::weight_gradient) now -= of.for_weight_gradient + of.throughout;
-      if (next.kind == action_kind::input_gradient) now += of.for_weight_gradient;
-      peaks[rank] = greater_of(peaks[rank], now);
-      if (next.kind == action_kind::backward || next.kind == action_kind::input_gradient) now -= of.for_input_gradient;
-      if (next.kind == action_kind::backward) now -= of.throughout;
-    }
-  }
-  return peaks;
-}
-
 /// One way of filling the pipeline: how many forwards for each rank behind come before the first input gradient, in
 /// twentieths, and how much shorter than a weight gradient a wait may be to be filled with one, in quarters.
 struct greedy_order {
@@ -35388,7 +35356,6 @@ class greedy_player {
       if (kind == action_kind::forward) {
         own.busy_until = now + time.forward;
         own.bytes += bytes.for_input_gradient + bytes.for_both;
-        own.bytes += bytes.for_input_gradient + bytes.throughout;
         if (behind > 0)
           hand_on(0, rank + 1, micro_batch, own.busy_until);
         else
@@ -35401,7 +35368,6 @@ class greedy_player {
       } else {
         own.busy_until = now + time.weight_gradient;
         own.bytes -= bytes.for_weight_gradient + bytes.for_both;
-        own.bytes -= bytes.for_weight_gradient + bytes.throughout;
       }
       lists.add(rank, kind, micro_batch, 0);
       events_.push({own.busy_until, rank});
@@ -35434,8 +35400,6 @@ class greedy_player {
     const bool may_forward =
         own.forwards < micro_batches_ &&
         has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.for_both);
-    const bool may_forward = own.forwards < micro_batches_ &&
-                             has_room(bytes.for_input_gradient + bytes.for_weight_gradient + bytes.throughout);
     const bool may_input = own.inputs < own.forwards && has_room(bytes.for_weight_gradient);
     const ticks forward = may_forward ? there_[0][rank][own.forwards] : never;
     const ticks input = may_input ? there_[1][rank][own.inputs] : never;
