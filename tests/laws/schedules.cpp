@@ -34,7 +34,8 @@ struct breadth_first_in_v {
 };
 
 const std::vector<std::string> schedules{
-    "gpipe", "interleaved:2", "interleaved:2:4", "interleaved:3", "bfs:2", "bfs:3", "v.csv",
+    "gpipe", "interleaved:2", "interleaved:2:4", "interleaved:3", "bfs:2",  "bfs:3", "v.csv",      "zb-h1",
+    "zb-h2", "interleaved-zb:2", "interleaved-zb:3", "zb-v",      "v-half", "v-min", "dualpipe-v", "dualpipe-v:atomic",
 };
 
 constexpr std::size_t layers = 6;
@@ -131,7 +132,7 @@ TEST_CASE("in bf16 ranks with several stages train as a longer pipeline does, wh
   run.mesh = {4, 2, 1, 1};
   const record longer = train<belay::bf16>(run, source);
   run.mesh.pipeline = 2;
-  for (const char* name : {"interleaved:2", "bfs:2"}) {
+  for (const char* name : {"interleaved:2", "bfs:2", "interleaved-zb:2"}) {
     CAPTURE(name);
     run.schedule = name;
     run.zero = belay::zero_stage::optimizer_state;

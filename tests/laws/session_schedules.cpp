@@ -53,6 +53,7 @@ TEST_CASE("evaluations, rollouts and curves are those of one rank, wherever the 
            {"--mesh", "pp=2", "--schedule", "interleaved:2", "--recompute", "full"},
            {"--mesh", "pp=2", "--schedule", "bfs:2", "--stage-layers", "0,2,1,1", "--offload", "activations"},
            {"--mesh", "pp=2", "--schedule", in.file("turned.csv"), "--zero", "3"},
+           {"--mesh", "pp=2", "--schedule", "zb-v", "--zero", "3", "--recompute", "selective"},
            {"--mesh", "pp=3"}}) {
     const outcome got = run(in, joined(flags, more));
     CAPTURE(got.summary["config"].dump());

@@ -114,6 +114,15 @@ std::vector<schedule::dynamic_table> tables() {
   return all;
 }
 
+// A stage of one's own whose backwards are whole.
+struct whole_stage {
+  void forward(const auto&, belay::view<const float, 2>) { FAIL("it ran"); }
+  void backward(const auto&, belay::view<const float, 2>) {}
+  [[nodiscard]] belay::view<const float, 2> output(std::size_t) const { return {}; }
+  [[nodiscard]] belay::view<const float, 2> input_gradient(std::size_t) const { return {}; }
+  void release(std::size_t) {}
+};
+
 }  // namespace
 
 TEST_CASE("several stages on a rank give the bits of a loop over the layers, in loops and in a V, recomputed or not") {
@@ -139,6 +148,21 @@ TEST_CASE("several stages on a rank give the bits of a loop over the layers, in 
       CHECK(logits.size() == rows * vocabulary);
     }
   }
+}
+
+TEST_CASE("a stage without halves, and actions that nobody runs, are refused before anything is sent") {
+  belay::launch(belay::host::world{1}, [&](belay::rank& rank, belay::run& run) {
+    belay::mesh mesh{rank, {.pipeline = 1}};
+    whole_stage stage;
+    belay::pipeline pipeline{mesh, schedule::named_table("zb-h1", 1, 2), belay::boundary<float>({rows, width})};
+    belay::step step{run.engine()};
+    CHECK_THROWS_WITH_AS(pipeline.run(step, stage), doctest::Contains("the stage of this rank has none"),
+                         belay::usage_error);
+    step.cut_off();
+    const auto with_offload = schedule::from_csv("belay-schedule 2,kept,1,1,1,0\nF0,O0,R0,B0\n");
+    CHECK_THROWS_WITH_AS((belay::pipeline{mesh, with_offload, belay::boundary<float>({rows, width})}),
+                         doctest::Contains("an action beside its computes, offload"), belay::usage_error);
+  });
 }
 
 TEST_CASE("a rank that gives fewer stages than its schedule has is refused") {
