@@ -72,6 +72,10 @@ BELAY_SEPARATE_COMPILATION"
 //     // only in checked builds: BELAY_CHECKS is 1 or 2
 //   }
 
+#if defined(BELAY_ABI)
+#error "Belay is here already, by a file of single_include or from another folder: include it once"
+#endif
+
 // 0: release. 1: local checks and the ledger's details. 2: also compared across ranks.
 #ifndef BELAY_CHECKS
 #ifdef NDEBUG

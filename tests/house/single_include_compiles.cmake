@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # The first example compiles with single_include/belay_host.hpp in the place of Belay's headers and nothing else to include
-# from, without warnings; and who includes a header of Belay before it, or wants separate compilation, is told.
+# from, without warnings; and who includes a header of Belay before it or behind it, or wants separate compilation, is told.
 include(${CMAKE_CURRENT_LIST_DIR}/arguments.cmake)
 file(REMOVE_RECURSE "${work_dir}")
 file(MAKE_DIRECTORY "${work_dir}/include")
@@ -22,7 +22,7 @@ if(failed)
   message(SEND_ERROR "${compiler} does not compile examples/00_hello.cpp with belay_host.hpp:\n${diagnostics}")
 endif()
 
-# Both errors come before anything is compiled twice.
+# The errors come before anything is compiled twice.
 function(expect_refusal source expected)
   file(WRITE "${work_dir}/refused.cpp" "${source}")
   execute_process(COMMAND ${command} -E "${work_dir}/refused.cpp" RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE diagnostics)
@@ -33,3 +33,4 @@ function(expect_refusal source expected)
 endfunction()
 expect_refusal("#include \"belay.hpp\"\n#include \"belay_host.hpp\"\n" "belay_host.hpp is all of Belay in one file")
 expect_refusal("#define BELAY_SEPARATE_COMPILATION\n#include \"belay.hpp\"\n" "belay.hpp has no separate compilation")
+expect_refusal("#include \"belay.hpp\"\n#include \"${source_dir}/include/belay/core/config.hpp\"\n" "Belay is here already, by a file of single_include")
