@@ -26797,6 +26797,12 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
   const auto proven = proof(table_);
   if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   for (const schedule::action& next : row()) {
+    if (schedule::is_beside(next.kind))
+      throw usage_error("schedule " + std::string(table_.name()) + " has an action beside its computes, " +
+                            name(next.kind) +
+                            ", and a pipeline runs computes and exchanges alone: stage and store are told what they "
+                            "offload, recompute and gather",
+                        at);
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
