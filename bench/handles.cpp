@@ -97,6 +97,29 @@ void handle_with_leases(benchmark::State& state) {
 }
 BENCHMARK(handle_with_leases);
 
+// The same layer, whose backward is run in two halves.
+void handle_in_halves(benchmark::State& state) {
+  belay::tier_meter meter;
+  belay::host_engine engine{belay::host_pages{1 << 20}, meter};
+  float memory[16] = {1};
+  const belay::view<const float, 1> x{memory, {16}};
+  memory_access layer;
+  belay::step step{engine};
+  for (auto _ : state) {
+    auto handle = belay::forward(step, layer, x);
+    benchmark::ClobberMemory();
+    const auto dout = handle.out();
+    auto half = std::move(handle).backward_input(dout);
+    auto dx = half.input_gradient();
+    benchmark::DoNotOptimize(dx.values().data());
+    std::move(half).weights();
+    benchmark::ClobberMemory();
+  }
+  auto outcome = std::move(step).commit();
+  benchmark::DoNotOptimize(outcome);
+}
+BENCHMARK(handle_in_halves);
+
 // The same layer with `Count` parameters, to whose gradients its backward adds: what each `add_to` costs is the
 // difference to handle_with_leases, divided by their number.
 struct counted final : belay::contribution_target {

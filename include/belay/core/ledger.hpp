@@ -172,6 +172,12 @@ class ledger {
     --open_;
   }
 
+  /// An open obligation is discharged in part: `kind` is what is left of it, whose handle holds `bytes`.
+  void leave(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
+    entries_[id.index].what.kind = kind;
+    entries_[id.index].what.bytes = bytes;
+  }
+
   /// The handle of an obligation is destroyed. Where it is open still, nobody can discharge it any more.
   void note_lost(obligation_id id) noexcept {
     if (is_open(id)) entries_[id.index].lost = true;

@@ -197,6 +197,9 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   void settle(where at) {
     engine_->obligations().close(obligation_, at);
     obligation_ = {};
+    release_memory();
+  }
+  void release_memory() noexcept {
     // Of a step that has ended everything was reclaimed.
     if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
     engine_->activations().release(memory_.kept);

@@ -114,12 +114,16 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
       const mark under_way{engine_->watch(), call_.now(layer_call::weight_gradient)};
       contribution_list contributions;
       call_.run(layer_call::weight_gradient, [&] {
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        call.begin_backward(contributions);
-        if constexpr (written_by_layer)
+        if constexpr (written_by_layer) {
+          frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+          call.begin_backward(contributions);
           layer_->backward_weights(call, std::move(*kept_));
-        else
+        } else if (!notes_.empty()) {
+          invocation_memory none;
+          frame<Engine> call{*engine_, call_, frame_mode::owing, none};
+          call.begin_backward(contributions);
           call.run_notes(notes_);
+        }
       });
       if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
     }
@@ -149,6 +153,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   using mark = typename Engine::watch_type::mark;
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
+  template <int>
   struct nothing {};
   struct no_ledger {};
   template <class Kept>
@@ -158,7 +163,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   template <class Kept>
     requires std::is_void_v<Kept>
   struct optional_of<Kept> {
-    using type = nothing;
+    using type = nothing<0>;
   };
 
   // Runs the first half. Where `of` owes nothing, nothing is computed, and this owes nothing.
@@ -189,9 +194,9 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     } else {
       held = notes_.bytes();
     }
-    of.settle(at);
-    obligation_ =
-        call_.open(engine_->obligations(), obligation_kind::weight_gradient, held, of.input_.shape(), call_.at);
+    of.release_memory();
+    obligation_ = std::exchange(of.obligation_, {});
+    engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
   void run_first_half(saved<Engine, Layer, Input>& of, contribution_list& contributions, const Dout& dout) {
@@ -245,14 +250,17 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     // Of a step that has ended everything was reclaimed.
     if (std::exchange(epoch_, used_up) != engine_->epoch()) return notes_.forget();
     notes_.drop(engine_->notes());
-    engine_->activations().release(memory_.kept);
-    engine_->activations().release(memory_.remembered);
+    if constexpr (written_by_layer) {
+      engine_->activations().release(memory_.kept);
+      engine_->activations().release(memory_.remembered);
+    }
   }
 
   Engine* engine_;
   Layer* layer_;
   invocation call_;
-  invocation_memory memory_;  // of a layer that writes both halves
+  // Of a layer that writes both halves.
+  [[no_unique_address]] std::conditional_t<written_by_layer, invocation_memory, nothing<2>> memory_;
   weight_note_list notes_;
   [[no_unique_address]] typename optional_of<kept_type>::type kept_;
   struct gradient_of_input {
@@ -261,7 +269,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
       if constexpr (differentiable<Of>)
         return std::optional<gradient_of<Engine, Of>>();
       else
-        return nothing();
+        return nothing<1>();
     }
   };
   [[no_unique_address]] decltype(gradient_of_input::template type_of<Input>()) dx_;
