@@ -107,7 +107,8 @@ std::vector<schedule::dynamic_table> tables() {
     all.push_back(schedule::generate(schedule::breadth_first_rule{v}, p, micro_batches));
     if (v == 2) all.push_back(schedule::generate(breadth_first_in_v{}, p, micro_batches));
   }
-  for (const char* name : {"zb-h1", "zb-h2", "interleaved-zb:2", "zb-v", "v-half", "v-min", "dualpipe-v"})
+  for (const char* name :
+       {"zb-h1", "zb-h2", "interleaved-zb:2", "zb-v", "v-half", "v-min", "dualpipe-v", "dualpipe-v:atomic"})
     for (const std::size_t p : {std::size_t{1}, std::size_t{2}})
       all.push_back(schedule::named_table(name, p, micro_batches));
   all.push_back(schedule::named_table("zb-h1", 3, micro_batches));
