@@ -23719,7 +23719,7 @@ BELAY_DECL void exchange_core::prepare(std::span<const std::size_t> layers, expe
 }
 BELAY_DECL std::size_t exchange_core::entry_of(std::size_t layer) const noexcept {
   const auto found = std::find(layers_.begin(), layers_.end(), layer);
-  return found != layers_.end() ? static_cast<std::size_t>(found - layers_.begin()) : std::max(layer, layers_.size());
+  return found != layers_.end() ? static_cast<std::size_t>(found - layers_.begin()) : greater_of(layer, layers_.size());
 }
 
 BELAY_DECL void exchange_core::begin_step(where at) {

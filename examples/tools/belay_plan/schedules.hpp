@@ -19,7 +19,7 @@
 
 namespace belay_plan {
 
-/// What went wrong, without the library's name before it.
+/// The text of an error, without the library's name before it.
 [[nodiscard]] inline std::string words_of(const std::exception& problem) {
   std::string out = input::problem_text(problem);
   if (out.starts_with("belay: ")) out.erase(0, 7);

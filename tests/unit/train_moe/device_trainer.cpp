@@ -168,6 +168,15 @@ TEST_CASE("the trainer over a device has the bits of the host: divided parameter
 TEST_CASE("the trainer over a device has the bits of the host: divided experts") {
   check_mesh({.data = 2, .expert = 2}, belay::zero_stage::optimizer_state);
 }
+TEST_CASE("the trainer over a device has the bits of the host: ranks that hold two stages") {
+  for (const char* schedule : {"interleaved:2", "zb-v"}) {
+    CAPTURE(schedule);
+    options run = small_run({.pipeline = 2}, belay::zero_stage::optimizer_state);
+    run.model.layers = 4;
+    run.schedule = schedule;
+    check_run(run);
+  }
+}
 TEST_CASE("the trainer over a device has the bits of the host: what lives in lower tiers") {
   options run = small_run({.pipeline = 2, .data = 2}, belay::zero_stage::parameters);
   run.optimizer_tier = run.gradient_tier = belay::tier::host;
