@@ -117,7 +117,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--schedule", run.schedule,
                  "order of the micro-batches over the pipeline, with V chunks a rank, or a file with a table")
       ->type_name(
-          "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|FILE.csv");
+          "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|"
+          "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|FILE.csv");
   app.add_option("--stage-layers", stage_layers,
                  "layers of each stage, in order; default: as even as can be, the first ones have one more")
       ->type_name("N,N,...");

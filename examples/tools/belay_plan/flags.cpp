@@ -26,7 +26,8 @@ namespace {
 using belay::input_error;
 
 constexpr const char* schedule_words =
-    "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|auto|FILE.csv";
+    "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|"
+    "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|auto|FILE.csv";
 // Bytes of a table that is read.
 constexpr std::uint64_t largest_table = std::uint64_t{1} << 26U;
 
