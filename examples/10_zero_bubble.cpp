@@ -95,7 +95,7 @@ double train(const belay::schedule::dynamic_table& table) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const char* const name = argc > 1 ? argv[1] : "interleaved:2";
+  const char* const name = argc > 1 ? argv[1] : "zb-v";
   const auto table = belay::schedule::named_table(name, 2, micro_batches);
   const auto cost = belay::schedule::cost_of(table, belay::schedule::equal_costs{});
   const auto proof = belay::proof(table);
