@@ -187,6 +187,60 @@ TEST_CASE("a backward that asks for a gradient's memory adds everything in its f
   CHECK(belay::committed(outcome) != nullptr);
 }
 
+namespace {
+// The same as `projection` without the bias, with both halves written out.
+struct written {
+  explicit written(projection& of) : as(&of) {}
+  struct residue {
+    belay::view<float, 2> out;
+    matrix x;
+  };
+  struct kept {
+    matrix x, dy;
+  };
+  [[nodiscard]] static const char* name() { return "written"; }
+  residue forward(auto& frame, matrix x) {
+    const residue r{belay::keep<float>(frame, {x.extent(0), width}), x};
+    frame.product(r.out, x, frame.read(as->weight));
+    return r;
+  }
+  void backward(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
+    backward_weights(frame, backward_input(frame, std::move(r), dy, dx));
+  }
+  kept backward_input(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
+    frame.product(dx, dy, transposed(frame.read(as->weight)));
+    return {r.x, dy};
+  }
+  void backward_weights(auto& frame, kept&& of) {
+    frame.product(frame.add_to(as->weight), transposed(of.x), of.dy);
+    ++late;
+  }
+  projection* as;
+  int late = 0;
+};
+}  // namespace
+
+TEST_CASE("a layer that writes both halves is called for each, and keeps all that its forward has kept") {
+  bench b;
+  const sums expected = whole(b, 1);
+  projection parameters;
+  written layer(parameters);
+  belay::step step{b.engine};
+  auto y = belay::forward(step.micro_batch(0), layer, b.x());
+  const std::size_t before = b.meter.live_bytes();
+  auto half = std::move(y).backward_input(b.dy());
+  CHECK(layer.late == 0);
+  CHECK(b.meter.live_bytes() == 2 * before);  // its output, and the gradient of its input
+  const auto dx = half.input_gradient();
+  CHECK(copy_of(dx) == expected.dx);
+  std::move(half).weights();
+  CHECK(layer.late == 1);
+  CHECK(parameters.weight_sum == expected.weight);
+  CHECK(parameters.to_weight.micro_batches.size() == 1);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+}
+
 TEST_CASE("what a note reads and somebody writes before its weights is refused by name") {
   if constexpr (belay::checked(belay::check_level::local)) {
     bench b;
