@@ -245,7 +245,9 @@ TEST_CASE("the parts of a model are the whole, in order") {
   const auto second = names(model::model_part::of(config, 1, 2));
   both.insert(both.end(), second.begin(), second.end());
   CHECK(both == names(model::model_part::whole(config)));
-  CHECK_THROWS_AS(static_cast<void>(model::model_part::of(config, 0, 3)), belay::usage_error);
+  CHECK_THROWS_AS(static_cast<void>(model::model_part::of(config, 2, 2)), belay::usage_error);
+  const std::vector<std::size_t> too_many{1, 2};
+  CHECK_THROWS_AS(static_cast<void>(model::model_part::of(config, 0, too_many)), belay::usage_error);
 }
 
 TEST_CASE("a sequence longer than the model's positions is refused") {

@@ -165,6 +165,7 @@ TEST_CASE("what is chosen is the shortest of all, and with a budget the shortest
   for (const std::string& name : all_names()) CHECK(found.seconds <= 1.0001 * seconds(pipeline_of(4, 16, name)));
   for (const auto& each : found.refused) {
     CAPTURE(each.name);
+    if (each.reason.find("saves ") == 0) continue;  // pairs that pay for nothing have no time
     CHECK(each.seconds >= 0.9999 * found.seconds);  // each of them fits
   }
   belay::budget limit;
@@ -180,7 +181,8 @@ TEST_CASE("what is chosen is the shortest of all, and with a budget the shortest
     setting again = pipeline_of(4, 16, "auto");
     CHECK(choose_schedule(llama, again, with, limit).name == fits.name);
     for (const auto& each : fits.refused)
-      if (each.seconds == 0) CHECK((each.reason.find("keeps ") == 0 || each.reason.find("one micro-batch ") == 0));
+      if (each.seconds == 0 && each.reason.find("saves ") != 0)
+        CHECK((each.reason.find("keeps ") == 0 || each.reason.find("one micro-batch ") == 0));
   }
   limit[belay::tier::device] = 10U << 30U;
   setting none = pipeline_of(4, 16, "auto");
@@ -234,14 +236,16 @@ TEST_CASE("a schedule is chosen, by name or from a file, and what was refused is
   CHECK(poor["schedule_choice"]["seconds"] >= choice["seconds"]);
   std::size_t too_large = 0;
   for (const json& each : poor["schedule_choice"]["refused"]) {
-    if (each["seconds"] != nullptr) continue;
+    const std::string reason = each["reason"];
+    if (each["seconds"] != nullptr || reason.find("saves ") == 0) continue;
     ++too_large;
-    CHECK(each["reason"].get<std::string>().find(" bytes on rank ") != std::string::npos);
+    CHECK(reason.find(" bytes on rank ") != std::string::npos);
   }
   CHECK(too_large >= 3);
   const outcome told = run(program + at + "--schedule auto --budget device=62GiB");
-  CHECK(has(told,
-            "schedule: " + poor["schedule_choice"]["name"].get<std::string>() + " of 18, the shortest that fits: "));
+  const std::size_t tried = poor["schedule_choice"]["refused"].size() + 1;
+  CHECK(has(told, "schedule: " + poor["schedule_choice"]["name"].get<std::string>() + " of " + std::to_string(tried) +
+                      ", the shortest that fits: "));
   CHECK(has(told, "costs of a stage: F "));
   CHECK(has(told, "  not gpipe"));
   const outcome none = run(program + at + "--schedule auto --budget device=1GiB");
