@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The parts of a Mixtral that one rank holds: those stages of a pipeline that are its chunks. Together they are a
-// model, which has parameters, layers, and perhaps the embedding or the head.
+// model, which has parameters and perhaps the head.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
-#include <ranges>
 #include <span>
 #include <vector>
 
@@ -31,18 +31,14 @@ class mixtral_parts {
 
   [[nodiscard]] std::deque<part_type>& parts() noexcept { return parts_; }
 
-  [[nodiscard]] bool has_embedding() const { return std::ranges::any_of(parts_, &part_type::has_embedding); }
-  [[nodiscard]] bool has_head() const { return std::ranges::any_of(parts_, &part_type::has_head); }
-  /// Only where a part has one.
-  [[nodiscard]] auto& first() { return std::ranges::find_if(parts_, &part_type::has_embedding)->first(); }
-  [[nodiscard]] auto& last() { return std::ranges::find_if(parts_, &part_type::has_head)->last(); }
-  /// All layers, part by part; and their numbers in the whole model.
-  [[nodiscard]] auto layers() {
-    return parts_ | std::views::transform([](part_type & part) -> auto& { return part.layers(); }) | std::views::join;
+  [[nodiscard]] bool has_head() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const part_type& part) { return part.has_head(); });
   }
+  /// The numbers of all layers in the whole model, part by part.
   [[nodiscard]] std::vector<std::size_t> layer_numbers() {
     std::vector<std::size_t> out;
-    for (const auto& layer : layers()) out.push_back(layer.index());
+    for (part_type& part : parts_)
+      for (const auto& layer : part.layers()) out.push_back(layer.index());
     return out;
   }
 

@@ -40,9 +40,29 @@ concept lists_stages = lists_parameters<M> && requires(M& model) { model.for_eac
 /// lists; a parameter that none of them lists is a layer of its own, with those that follow it.
 class parameter_layers {
  public:
-  /// Asks `model`, which may end afterwards.
+  /// Asks `model`, or each stage of one that lists them. It may end afterwards.
   template <class Model>
   explicit parameter_layers(Model& model) {
+    if constexpr (lists_stages<Model>)
+      model.for_each_stage([this](std::size_t, auto& part) { this->add_layers(part); });
+    else
+      add_layers(model);
+  }
+
+  /// Its number, which no other layer's parameters have. Asked in the model's order.
+  template <class Parameter>
+  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
+    const auto found = layer_of_.find(&parameter);
+    if (found != layer_of_.end())
+      last_ = found->second;
+    else if (parameter.spec().follows.empty())
+      last_ = ++layers_;
+    return last_;
+  }
+
+ private:
+  template <class Model>
+  void add_layers(Model& model) {
     if constexpr (requires { model.first(); }) {
       if constexpr (requires { model.has_embedding(); }) {
         if (model.has_embedding()) add(model.first());
@@ -60,19 +80,6 @@ class parameter_layers {
       }
     }
   }
-
-  /// Its number, which no other layer's parameters have. Asked in the model's order.
-  template <class Parameter>
-  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
-    const auto found = layer_of_.find(&parameter);
-    if (found != layer_of_.end())
-      last_ = found->second;
-    else if (parameter.spec().follows.empty())
-      last_ = ++layers_;
-    return last_;
-  }
-
- private:
   template <class Layer>
   void add(Layer& layer) {
     ++layers_;
