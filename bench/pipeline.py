@@ -32,9 +32,6 @@ def idle(flags):
             results.append(result)
             name, formula = result["schedule"], result["formula"]
             alone = f"{name:<17} {100 * formula:>6.2f} % {100 * result['unbuffered']:>8.2f} %"
-            if "skipped" in result:
-                print(f"{alone}  skipped: {result['skipped']}", flush=True)
-                continue
             shares = result["idle"]
             result.update(median=statistics.median(shares), least=min(shares))
             result.update(ratio=result["median"] / formula, points=100 * (result["median"] - formula))

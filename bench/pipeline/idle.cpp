@@ -62,13 +62,6 @@ class spinning_stage {
   float number_ = 1;
 };
 
-/// Whether the library runs backwards in two halves.
-template <class Interface>
-constexpr bool runs_halves = requires(Interface& stages) {
-  stages.backward_input(std::size_t{}, std::size_t{}, nullptr);
-  stages.weights(std::size_t{}, std::size_t{});
-};
-
 // The share of the time in which no rank computes, of each round but the first.
 std::vector<double> idle_shares(const belay::schedule::dynamic_table& table, std::size_t rounds,
                                 std::chrono::microseconds tick) {
@@ -117,22 +110,13 @@ void measure(const std::string& name, std::size_t rounds, std::size_t micro_batc
   const auto table = belay::schedule::named_table(name, ranks, micro_batches);
   const auto cost = belay::schedule::cost_of(table, belay::schedule::equal_costs{});
   const double formula = static_cast<double>(cost.bubble()) / static_cast<double>(cost.total);
-  bool halves = false;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    for (const auto& each : table.actions(rank))
-      halves = halves || each.kind == belay::schedule::action_kind::weight_gradient;
   belay::schedule::timeline_player<belay::schedule::dynamic_table, belay::schedule::ticks> player(table);
-  std::printf("{\"schedule\": \"%s\", \"chunks\": %zu, \"formula\": %.6f, \"unbuffered\": %.6f, ", name.c_str(),
-              table.chunks(), formula, player.play_costs(belay::schedule::equal_costs{}).idle());
-  if (halves && !runs_halves<belay::stage_interface>) {
-    std::printf("\"skipped\": \"belay::pipeline runs no backwards in two halves yet\"}\n");
-  } else {
-    std::printf("\"idle\": [");
-    const char* separator = "";
-    for (const double share : idle_shares(table, rounds, tick))
-      std::printf("%s%.6f", std::exchange(separator, ", "), share);
-    std::printf("]}\n");
-  }
+  std::printf("{\"schedule\": \"%s\", \"chunks\": %zu, \"formula\": %.6f, \"unbuffered\": %.6f, \"idle\": [",
+              name.c_str(), table.chunks(), formula, player.play_costs(belay::schedule::equal_costs{}).idle());
+  const char* separator = "";
+  for (const double share : idle_shares(table, rounds, tick))
+    std::printf("%s%.6f", std::exchange(separator, ", "), share);
+  std::printf("]}\n");
   std::fflush(stdout);
 }
 
