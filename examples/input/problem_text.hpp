@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
@@ -20,6 +21,14 @@ namespace input {
         belay::file_error(of_file->path(), of_file->offset(), of_file->message(), {}, of_file->rank()));
   if (of_input != nullptr && of_input->at().line > 0)
     if (const std::string site = of_input->at().text() + ": "; out.starts_with(site)) out.erase(0, site.size());
+  return out;
+}
+
+/// That text without the library's name before it, for a message that begins with a flag or a file.
+[[nodiscard]] inline std::string problem_words(const std::exception& problem) {
+  constexpr std::string_view library = "belay: ";
+  std::string out = problem_text(problem);
+  if (out.starts_with(library)) out.erase(0, library.size());
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/report/output.hpp"
 #include "belay/train/plan_table.hpp"
+#include "input/problem_text.hpp"
 #include "tools/belay_plan/config.hpp"
 #include "tools/belay_plan/fit.hpp"
 #include "tools/belay_plan/flags.hpp"
@@ -59,7 +60,7 @@ void draw(const question& asked, const plan_result& plan) {
   try {
     belay::output(asked.svg).write(plan_picture(plan, asked.limit).svg());
   } catch (const belay::file_error& problem) {
-    throw unwritable(words_of(problem));
+    throw unwritable(input::problem_words(problem));
   }
 }
 
@@ -70,7 +71,7 @@ int show_plan(const question& asked, const planner& plans) {
     try {
       choice = choose_schedule(plans.model(), run, asked.constants, asked.limit);
     } catch (const belay::usage_error& problem) {
-      complain("--schedule auto: " + words_of(problem) + ". Search what fits with --fit");
+      complain("--schedule auto: " + input::problem_words(problem) + ". Search what fits with --fit");
       return does_not_fit;
     }
   }
@@ -141,6 +142,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) try { return belay_plan::run(argc, argv); } catch (const std::exception& problem) {
   const belay::error_kind what = belay::kind_of(problem);
   const bool given = what == belay::error_kind::input || what == belay::error_kind::file;
-  belay_plan::complain(belay_plan::words_of(problem));
+  belay_plan::complain(input::problem_words(problem));
   return given ? belay_plan::misused : belay_plan::failed;
 }

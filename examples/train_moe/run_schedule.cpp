@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/parallel/proof.hpp"
+#include "input/problem_text.hpp"
 #include "input/regular_file.hpp"
 
 namespace train_moe {
@@ -16,8 +16,6 @@ namespace {
 
 using belay::input_error;
 namespace schedule = belay::schedule;
-
-constexpr std::string_view library = "belay: ";  // what an error's text begins with
 
 std::string flag_of(const options& run) { return "--schedule " + belay::printable(run.schedule); }
 
@@ -60,8 +58,7 @@ schedule::dynamic_table schedule_of(const options& run) {
   try {
     return run.schedule_text.empty() ? named(run, ranks, micro_batches) : from_file(run, ranks, micro_batches);
   } catch (const belay::error& problem) {
-    std::string text = belay::printable_what(problem);
-    if (text.starts_with(library)) text.erase(0, library.size());
+    const std::string text = input::problem_words(problem);
     throw input_error(text.starts_with("--schedule ") ? text : flag_of(run) + ": " + text);
   }
 }

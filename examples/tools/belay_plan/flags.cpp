@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "input/problem_text.hpp"
 #include "tools/belay_plan/flags.hpp"
 
 #include <CLI/CLI.hpp>
@@ -43,7 +44,7 @@ schedule_word schedule_of(const std::string& text) {
       if (!proven.valid()) throw input_error("this schedule cannot run: " + belay::explain(proven.reason));
       return {text, std::move(table)};
     } catch (const belay::error& problem) {
-      throw input_error(flag + words_of(problem));
+      throw input_error(flag + input::problem_words(problem));
     }
   }
   try {

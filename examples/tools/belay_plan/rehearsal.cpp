@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "input/problem_text.hpp"
 #include "tools/belay_plan/rehearsal.hpp"
 
 #include <algorithm>
@@ -96,7 +97,7 @@ std::string planner::why_not(const setting& run) const {
   try {
     check(line_of(config_, run).run);
   } catch (const belay::error& problem) {
-    return "train_moe refuses it: " + words_of(problem);
+    return "train_moe refuses it: " + input::problem_words(problem);
   }
   return "";
 }
@@ -120,7 +121,7 @@ plan_result planner::plan(const setting& run) const {
       out.rehearsed_ranks = rehearsed.rehearsed;
       return out;
     } catch (const belay::error& problem) {
-      why = "the rehearsal was refused: " + words_of(problem);
+      why = "the rehearsal was refused: " + input::problem_words(problem);
     }
   }
   if (run.whole_below > 0)  // the formula knows no single parameter

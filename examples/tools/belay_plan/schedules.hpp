@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,16 +14,8 @@
 #include <vector>
 
 #include "belay/parallel/schedule.hpp"
-#include "input/problem_text.hpp"
 
 namespace belay_plan {
-
-/// The text of an error, without the library's name before it.
-[[nodiscard]] inline std::string words_of(const std::exception& problem) {
-  std::string out = input::problem_text(problem);
-  if (out.starts_with("belay: ")) out.erase(0, 7);
-  return out;
-}
 
 /// A schedule of the library by its name, or a table of one's own.
 struct schedule_word {

@@ -15,6 +15,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
 #include "belay/device/tier.hpp"
+#include "input/problem_text.hpp"
 #include "tools/belay_plan/architecture.hpp"
 #include "tools/belay_plan/schedules.hpp"
 
@@ -153,7 +154,7 @@ inline void check_schedule(const setting& run, const architecture& model) {
   try {
     static_cast<void>(run.laid());
   } catch (const belay::usage_error& problem) {
-    refuse(flag + ": " + words_of(problem));
+    refuse(flag + ": " + input::problem_words(problem));
   }
 }
 
