@@ -77,7 +77,9 @@ void raw_pointers_with_leases(benchmark::State& state) {
 }
 BENCHMARK(raw_pointers_with_leases);
 
-void handle_with_leases(benchmark::State& state) {
+// `run(step, layer, x)` is the forward and the backward of each round.
+template <class Run>
+void run_handles(benchmark::State& state, const Run& run) {
   belay::tier_meter meter;
   belay::host_engine engine{belay::host_pages{1 << 20}, meter};
   float memory[16] = {1};
@@ -85,27 +87,26 @@ void handle_with_leases(benchmark::State& state) {
   memory_access layer;
   belay::step step{engine};
   for (auto _ : state) {
-    auto handle = belay::forward(step, layer, x);
-    benchmark::ClobberMemory();
-    const auto dout = handle.out();
-    auto dx = std::move(handle).backward(dout);
-    benchmark::DoNotOptimize(dx.values().data());
+    run(step, layer, x);
     benchmark::ClobberMemory();
   }
   auto outcome = std::move(step).commit();
   benchmark::DoNotOptimize(outcome);
 }
+void handle_with_leases(benchmark::State& state) {
+  run_handles(state, [](const auto& step, memory_access& layer, belay::view<const float, 1> x) {
+    auto handle = belay::forward(step, layer, x);
+    benchmark::ClobberMemory();
+    const auto dout = handle.out();
+    auto dx = std::move(handle).backward(dout);
+    benchmark::DoNotOptimize(dx.values().data());
+  });
+}
 BENCHMARK(handle_with_leases);
 
-// The same layer, whose backward is run in two halves.
+// A backward in two halves.
 void handle_in_halves(benchmark::State& state) {
-  belay::tier_meter meter;
-  belay::host_engine engine{belay::host_pages{1 << 20}, meter};
-  float memory[16] = {1};
-  const belay::view<const float, 1> x{memory, {16}};
-  memory_access layer;
-  belay::step step{engine};
-  for (auto _ : state) {
+  run_handles(state, [](const auto& step, memory_access& layer, belay::view<const float, 1> x) {
     auto handle = belay::forward(step, layer, x);
     benchmark::ClobberMemory();
     const auto dout = handle.out();
@@ -113,10 +114,7 @@ void handle_in_halves(benchmark::State& state) {
     auto dx = half.input_gradient();
     benchmark::DoNotOptimize(dx.values().data());
     std::move(half).weights();
-    benchmark::ClobberMemory();
-  }
-  auto outcome = std::move(step).commit();
-  benchmark::DoNotOptimize(outcome);
+  });
 }
 BENCHMARK(handle_in_halves);
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,22 +15,13 @@
 #include "laws/support/pairwise.hpp"
 #include "laws/support/run.hpp"
 #include "train_moe/run_schedule.hpp"
+#include "unit/parallel/support/breadth_first_in_v.hpp"
 
 using namespace laws;
 using belay::tier;
 namespace schedule = belay::schedule;
 
 namespace {
-
-// All forwards and then all backwards, of two chunks in a V: the first rank has the batch and the loss.
-struct breadth_first_in_v {
-  static constexpr std::string_view name = "bfs in v";
-  [[nodiscard]] static constexpr schedule::placement placed() { return {2, schedule::stage_in_v}; }
-  template <class Out>
-  constexpr void operator()(Out& out, schedule::rank_position at) const {
-    schedule::breadth_first_rule{2}(out, at);
-  }
-};
 
 const std::vector<std::string> schedules{
     "gpipe", "interleaved:2", "interleaved:2:4", "interleaved:3", "bfs:2",  "bfs:3", "v.csv",      "zb-h1",
@@ -65,7 +55,7 @@ std::optional<options> run_of(const row_type& row) {
   run.schedule = schedules[row[0]];
   if (run.schedule == "v.csv")
     run.schedule_text = schedule::to_csv(
-        schedule::generate(breadth_first_in_v{}, static_cast<std::size_t>(ranks), batch_shape(run).micro_batches));
+        schedule::generate(test::breadth_first_in_v{}, static_cast<std::size_t>(ranks), batch_shape(run).micro_batches));
   run.zero = static_cast<belay::zero_stage>(row[3]);
   run.recompute = static_cast<recompute_kind>(row[4]);
   if (row[5] == 1) run.activation_tier = tier::host;
@@ -124,7 +114,7 @@ TEST_CASE("every schedule trains as one rank does, to the bit, beside every othe
   }
 }
 
-// What leaves a stage is rounded where it leaves the rank.
+// A tensor between stages is rounded where it leaves the rank.
 TEST_CASE("in bf16 ranks with several stages train as a longer pipeline does, which rounds in the same places") {
   options run = base_run();
   run.dtype = belay::dtype::bf16;

@@ -11,22 +11,13 @@
 #include <vector>
 
 #include "belay/parallel/pipeline_stage.hpp"
+#include "unit/parallel/support/breadth_first_in_v.hpp"
 #include "unit/parallel/support/staged_network.hpp"
 
 using namespace staged;
 namespace schedule = belay::schedule;
 
 namespace {
-
-// All forwards and then all backwards, of two chunks in a V: what the last rank's first stage puts out stays there.
-struct breadth_first_in_v {
-  static constexpr std::string_view name = "bfs in v";
-  [[nodiscard]] static constexpr schedule::placement placed() { return {2, schedule::stage_in_v}; }
-  template <class Out>
-  constexpr void operator()(Out& out, schedule::rank_position at) const {
-    schedule::breadth_first_rule{2}(out, at);
-  }
-};
 
 // The parts of a network that a rank holds.
 class rank_network {
@@ -105,7 +96,7 @@ std::vector<schedule::dynamic_table> tables() {
     const auto p = static_cast<std::size_t>(ranks), v = static_cast<std::size_t>(chunks);
     all.push_back(schedule::generate(schedule::interleaved_rule{v}, p, micro_batches));
     all.push_back(schedule::generate(schedule::breadth_first_rule{v}, p, micro_batches));
-    if (v == 2) all.push_back(schedule::generate(breadth_first_in_v{}, p, micro_batches));
+    if (v == 2) all.push_back(schedule::generate(test::breadth_first_in_v{}, p, micro_batches));
   }
   for (const char* name :
        {"zb-h1", "zb-h2", "interleaved-zb:2", "zb-v", "v-half", "v-min", "dualpipe-v", "dualpipe-v:atomic"})
