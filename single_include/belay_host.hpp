@@ -20665,31 +20665,19 @@ class frame_arithmetic {
   /// memory lives until then; `make` itself captures nothing.
   template <class Sum, class Make, class... Arguments>
   void each_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
-    if constexpr (makes_kernel<Make, Arguments...>()) {
-      using addition = kernel_addition<queue_each, Make, Arguments...>;
-      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
-    }
+    add_kernel<queue_each, Make>(total, count, arguments...);
   }
   template <class Sum, class Make, class... Arguments>
   void teams_into(const added_to<Sum>& total, std::size_t count, const Make&, const Arguments&... arguments) {
-    if constexpr (makes_kernel<Make, Arguments...>()) {
-      using addition = kernel_addition<queue_teams, Make, Arguments...>;
-      note_reads(total, addition{count, std::tuple<Arguments...>(arguments...)}, arguments...);
-    }
+    add_kernel<queue_teams, Make>(total, count, arguments...);
   }
   template <class Sum, class Make, class... Arguments>
   void columns_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
-    if constexpr (makes_kernel<Make, Arguments...>()) {
-      using addition = kernel_addition<queue_columns, Make, Arguments...>;
-      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
-    }
+    add_kernel<queue_columns, Make>(total, 0, arguments...);
   }
   template <class Sum, class Make, class... Arguments>
   void rows_into(const added_to<Sum>& total, const Make&, const Arguments&... arguments) {
-    if constexpr (makes_kernel<Make, Arguments...>()) {
-      using addition = kernel_addition<queue_rows, Make, Arguments...>;
-      note_reads(total, addition{0, std::tuple<Arguments...>(arguments...)}, arguments...);
-    }
+    add_kernel<queue_rows, Make>(total, 0, arguments...);
   }
 
   /// Queues a `kernel::column_sums`: sums over rows, one for each column, which are added to what `all.sums` has. The
@@ -20739,7 +20727,9 @@ class frame_arithmetic {
   }
   template <matrix_operand C, matrix_operand A, matrix_stack B, std::integral Index>
   void grouped(const added_to<C>& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
-    multiply_rows(operand_of(memory_of(c)), operand_of(a), stack_of(b), ends, share_kept(c), at);
+    expect_rows(operand_of(memory_of(c)), operand_of(a), stack_of(b), ends, at);
+    using addition = rows_addition<decltype(operand_of(a)), decltype(stack_of(b)), Index>;
+    add_or_note(c, addition{operand_of(a), stack_of(b), ends, at}, operand_of(a), all_of(stack_of(b)), ends);
   }
   template <matrix_stack C, matrix_operand A, matrix_operand B, std::integral Index>
   void grouped(const C& c, const A& a, const B& b, view<const Index, 1> ends, where at = where::current()) {
@@ -20771,7 +20761,7 @@ class frame_arithmetic {
     where at;
     template <class Sum>
     void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
-      frame.multiply(operand_of(memory_of(c)), a, b, alpha, share_kept(c), at);
+      frame.queue_product(operand_of(memory_of(c)), a, b, alpha, share_kept(c));
     }
   };
   template <class A, class B, class Index>
@@ -20782,7 +20772,18 @@ class frame_arithmetic {
     where at;
     template <class Sum>
     void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
-      frame.multiply_stack(stack_of(memory_of(c)), a, b, ends, share_kept(c), at);
+      frame.queue_stack(stack_of(memory_of(c)), a, b, ends, share_kept(c), at);
+    }
+  };
+  template <class A, class B, class Index>
+  struct rows_addition {
+    A a;
+    B b;
+    view<const Index, 1> ends;
+    where at;
+    template <class Sum>
+    void operator()(frame_arithmetic& frame, const added_to<Sum>& c) const {
+      frame.queue_rows_product(operand_of(memory_of(c)), a, b, ends, share_kept(c), at);
     }
   };
   template <class Queue, class Make, class... Arguments>
@@ -20819,15 +20820,17 @@ class frame_arithmetic {
     return named;
   }
   // Of arguments that are views the memory is read.
-  template <class Sum, class Addition, class... Arguments>
-  void note_reads(const added_to<Sum>& total, const Addition& addition, const Arguments&... arguments) {
+  template <class Queue, class Make, class Sum, class... Arguments>
+  void add_kernel(const added_to<Sum>& total, std::size_t count, const Arguments&... arguments) {
     const auto read = [](const auto& given) {
       if constexpr (requires { given.data(), given.size_bytes(); })
         return view<const std::byte, 1>(reinterpret_cast<const std::byte*>(given.data()), {given.size_bytes()});
       else
         return view<const std::byte, 1>(nullptr, {0});
     };
-    add_or_note(total, addition, read(arguments)...);
+    if constexpr (makes_kernel<Make, Arguments...>())
+      add_or_note(total, kernel_addition<Queue, Make, Arguments...>{count, std::tuple<Arguments...>(arguments...)},
+                  read(arguments)...);
   }
   // A frame of a test has no notes.
   template <class Sum, class Addition, class... Read>
@@ -20874,16 +20877,34 @@ class frame_arithmetic {
   template <class T, class U, class V>
   void multiply(operand<T> c, operand<U> a, operand<V> b, double alpha, int share, where at) {
     expect_product(c, a, b, at);
+    queue_product(c, a, b, alpha, share);
+  }
+  template <class T, class U, class V>
+  void queue_product(operand<T> c, operand<U> a, operand<V> b, double alpha, int share) {
     using number = compute_type_t<T>;
     if constexpr (takes_product<T, std::remove_const_t<U>, std::remove_const_t<V>>())
       kit().product(product_call<T, std::remove_const_t<U>, std::remove_const_t<V>>{c, a, b, static_cast<number>(alpha),
                                                                                     static_cast<number>(share)});
   }
+  // The matrices of a stack, one below another: they are dense.
+  template <class T>
+  [[nodiscard]] static operand<T> all_of(operand_stack<T> stack) noexcept {
+    return {stack.data, stack.count * stack.rows, stack.columns, stack.columns};
+  }
   template <class T, class U, class V, class Index>
-  void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
+  void expect_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, where at) const {
     if (a.rows != c.rows || b.width() != c.columns || a.columns != b.height() || b.count != ends.size() ||
         a.as != reading::as_is || c.as != reading::as_is) [[unlikely]]
       refuse("grouped product", c, a, b[0], at);
+  }
+  template <class T, class U, class V, class Index>
+  void multiply_rows(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share, where at) {
+    expect_rows(c, a, b, ends, at);
+    queue_rows_product(c, a, b, ends, share, at);
+  }
+  template <class T, class U, class V, class Index>
+  void queue_rows_product(operand<T> c, operand<U> a, operand_stack<V> b, view<const Index, 1> ends, int share,
+                          where at) {
     queue_grouped(grouped_rows_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
                   at);
   }
@@ -20896,6 +20917,10 @@ class frame_arithmetic {
   template <class T, class U, class V, class Index>
   void multiply_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
     expect_stack(c, a, b, ends, at);
+    queue_stack(c, a, b, ends, share, at);
+  }
+  template <class T, class U, class V, class Index>
+  void queue_stack(operand_stack<T> c, operand<U> a, operand<V> b, view<const Index, 1> ends, int share, where at) {
     queue_grouped(grouped_stack_call<T, std::remove_const_t<U>, std::remove_const_t<V>, Index>{c, a, b, ends}, share,
                   at);
   }
@@ -26914,7 +26939,7 @@ BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface&
     else
       stages.backward_input(chunk, micro_batch, dout);
   };
-  // What weights to come read of these tensors, their notes hold.
+  // Notes of weights to come hold what they read of these tensors.
   if (!place(chunk).last() && holds(stage + 1)) {
     const std::size_t after = table_.chunk_of(stage + 1);
     run_back(stages.input_gradient(after, micro_batch).data);

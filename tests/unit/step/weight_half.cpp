@@ -188,7 +188,7 @@ TEST_CASE("a backward that asks for a gradient's memory adds everything in its f
 }
 
 namespace {
-// The same as `projection` without the bias, with both halves written out.
+// A projection without the bias, with both halves written out.
 struct written {
   explicit written(projection& of) : as(&of) {}
   struct residue {
@@ -237,6 +237,49 @@ TEST_CASE("a layer that writes both halves is called for each, and keeps all tha
   CHECK(layer.late == 1);
   CHECK(parameters.weight_sum == expected.weight);
   CHECK(parameters.to_weight.micro_batches.size() == 1);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+}
+
+namespace {
+// Adds its gradient, by rows of two experts times a matrix of each, to a parameter of as many rows.
+struct grouped_rows {
+  grouped_rows() {
+    table.bind(values.data(), gradient.data(), &to_table);
+    to_table.begin_unwritten();
+    for (std::size_t i = 0; i < matrices.size(); ++i) matrices[i] = static_cast<float>(i % 4) - 1;
+  }
+  struct residue {
+    belay::view<float, 2> out;
+  };
+  [[nodiscard]] static const char* name() { return "grouped rows"; }
+  residue forward(auto& frame, matrix x) { return {belay::keep<float>(frame, x.shape())}; }
+  void backward(auto& frame, residue&&, matrix dy, belay::view<float, 2>) {
+    frame.grouped(frame.add_to(table), dy, belay::view<const float, 3>{matrices.data(), {2, width, width}},
+                  belay::view<const std::size_t, 1>{ends.data(), {2}});
+  }
+  std::array<float, rows * width> values{}, gradient{};
+  std::array<float, 2 * width * width> matrices{};
+  std::array<std::size_t, 2> ends{1, rows};
+  belay::parameter<float> table{"table", {rows, width}};
+  recorder to_table;
+};
+}  // namespace
+
+TEST_CASE("rows of experts that are added to a gradient are noted, too") {
+  bench b;
+  grouped_rows at_once, later;
+  belay::step step{b.engine};
+  auto whole_call = belay::forward(step, at_once, b.x());
+  static_cast<void>(std::move(whole_call).backward(b.dy()));
+  auto call = belay::forward(step, later, b.x());
+  auto half = std::move(call).backward_input(b.dy());
+  CHECK(later.to_table.unwritten());
+  CHECK(later.to_table.micro_batches.empty());
+  std::move(half).weights();
+  CHECK(later.gradient == at_once.gradient);
+  CHECK(later.gradient != decltype(later.gradient){});
+  CHECK(later.to_table.micro_batches.size() == 1);
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }

@@ -221,7 +221,7 @@ BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface&
     else
       stages.backward_input(chunk, micro_batch, dout);
   };
-  // What weights to come read of these tensors, their notes hold.
+  // Notes of weights to come hold what they read of these tensors.
   if (!place(chunk).last() && holds(stage + 1)) {
     const std::size_t after = table_.chunk_of(stage + 1);
     run_back(stages.input_gradient(after, micro_batch).data);
