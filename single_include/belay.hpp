@@ -8632,10 +8632,11 @@ class offset_allocator {
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes);
 
-  /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
+  /// Ends every lease of the chain but those that are held. Its compute stream has used them up to `now`, the clock of
+  /// that stream.
   void release(lease_chain& chain, const stream_clock& now = {}) noexcept;
-  /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
-  /// clock of the chain's compute stream.
+  /// Ends every lease of the chain but those that are held. `used_by(offset, bytes)` is a clock of all that has used a
+  /// lease; `now` is the clock of the chain's compute stream.
   void release(lease_chain& chain, function_ref<stream_clock(std::size_t, std::size_t)> used_by,
                const stream_clock& now) noexcept;
 
@@ -8667,10 +8668,7 @@ class offset_allocator {
   /// Lets go of it. The result has the lease where its chain has ended and nobody holds it any more: to be released.
   [[nodiscard]] lease_chain let_go(lease_number held) noexcept;
   /// Takes what is held out of a chain that ends.
-  void leave_held(lease_chain& chain) noexcept {
-    if (holds_ > 0) [[unlikely]]
-      unlink_held(chain);
-  }
+  void leave_held(lease_chain& chain) noexcept;
 
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
   void clear(const stream_clock& used = {}) noexcept;
@@ -8696,13 +8694,15 @@ class offset_allocator {
     stream_clock used_by;           // of a free range
     std::uint32_t previous = edge;  // in address order
     std::uint32_t next = edge;
-    std::uint32_t previous_free = edge;  // free ranges only, in address order
-    std::uint32_t next_free = edge;
+    std::uint32_t previous_free = edge;  // of free ranges, in address order
+    union {
+      std::uint32_t next_free = edge;  // of a free range
+      std::uint32_t held;              // of a lease: by how many beside its chain
+    };
     std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
     lease_mark mark;       // of a lease: whose it is
-    std::uint32_t held = 0;  // of a lease: by how many beside its chain
 
     [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
@@ -8716,7 +8716,6 @@ class offset_allocator {
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
-  void unlink_held(lease_chain& chain) noexcept;
 
   inline void recycle(std::uint32_t at) noexcept;
 
@@ -8750,7 +8749,6 @@ class offset_allocator {
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
   std::uint32_t spare_ = edge;
-  std::size_t holds_ = 0;
 };
 
 /// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
@@ -8853,7 +8851,6 @@ class stream_leases {
 
   /// Ends all leases of the chain, in the order of the leases' stream, but those that are held.
   void release(lease_chain& chain) noexcept {
-    offsets_.leave_held(chain);
     forget_uses();
     if (!used_by_others()) [[likely]]
       return offsets_.release(chain, *clock_);
@@ -8977,9 +8974,13 @@ void offset_allocator::release_with(lease_chain& chain, const Note& note, const 
   std::size_t bytes = 0;
   do {
     const std::uint32_t next = nodes_[at].chained;
-    bytes += nodes_[at].size;
-    note(nodes_[at]);
-    free_node(at, now);
+    if (nodes_[at].held > 0) [[unlikely]] {
+      nodes_[at].chained = ended;
+    } else {
+      bytes += nodes_[at].size;
+      note(nodes_[at]);
+      free_node(at, now);
+    }
     at = next;
   } while (at != none);
   live_ -= bytes;
@@ -9124,7 +9125,6 @@ BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::opti
   for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) {
     if (!nodes_[at].leased || !nodes_[at].has(offset)) continue;
     ++nodes_[at].held;
-    ++holds_;
     return at;
   }
   return std::nullopt;
@@ -9133,14 +9133,13 @@ BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::opti
 BELAY_DECL lease_chain offset_allocator::let_go(lease_number held) noexcept {
   lease_chain over;
   node& one = nodes_[held];
-  --holds_;
   if (--one.held > 0 || one.chained != ended) return over;
   one.chained = none;
   over.head = held;
   return over;
 }
 
-BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
+BELAY_DECL void offset_allocator::leave_held(lease_chain& chain) noexcept {
   for (std::uint32_t* link = &chain.head; *link != none;) {
     node& one = nodes_[*link];
     if (one.held == 0) {
@@ -9155,14 +9154,13 @@ BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
 BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
   if (meter_ != nullptr) meter_->remove(live_);
   live_ = 0;
-  holds_ = 0;
   spare_ = edge;
   nodes_.resize(2);
   constexpr std::uint32_t whole = 1;
   const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}, 0};
+  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, {first_free}, none, true, false, {}};
   nodes_[whole] = {
-      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true, {}, 0};
+      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, {edge}, none, false, true, {}};
   nodes_[whole].leased = first_free == edge;  // an empty region
 }
 
@@ -10878,8 +10876,10 @@ class arena {
 
   /// Ends all leases of the chain, in the order of the arena's stream, but those that are held.
   void release(lease_chain& chain) noexcept {
-    leases_.offsets().leave_held(chain);
-    if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
+    if (poisoned_in_.run != nullptr && !chain.empty()) {
+      leases_.offsets().leave_held(chain);
+      poison(chain);
+    }
     leases_.release(chain);
   }
 

@@ -127,8 +127,10 @@ class arena {
 
   /// Ends all leases of the chain, in the order of the arena's stream, but those that are held.
   void release(lease_chain& chain) noexcept {
-    leases_.offsets().leave_held(chain);
-    if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
+    if (poisoned_in_.run != nullptr && !chain.empty()) {
+      leases_.offsets().leave_held(chain);
+      poison(chain);
+    }
     leases_.release(chain);
   }
 

@@ -69,10 +69,11 @@ class offset_allocator {
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes);
 
-  /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
+  /// Ends every lease of the chain but those that are held. Its compute stream has used them up to `now`, the clock of
+  /// that stream.
   void release(lease_chain& chain, const stream_clock& now = {}) noexcept;
-  /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
-  /// clock of the chain's compute stream.
+  /// Ends every lease of the chain but those that are held. `used_by(offset, bytes)` is a clock of all that has used a
+  /// lease; `now` is the clock of the chain's compute stream.
   void release(lease_chain& chain, function_ref<stream_clock(std::size_t, std::size_t)> used_by,
                const stream_clock& now) noexcept;
 
@@ -104,10 +105,7 @@ class offset_allocator {
   /// Lets go of it. The result has the lease where its chain has ended and nobody holds it any more: to be released.
   [[nodiscard]] lease_chain let_go(lease_number held) noexcept;
   /// Takes what is held out of a chain that ends.
-  void leave_held(lease_chain& chain) noexcept {
-    if (holds_ > 0) [[unlikely]]
-      unlink_held(chain);
-  }
+  void leave_held(lease_chain& chain) noexcept;
 
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
   void clear(const stream_clock& used = {}) noexcept;
@@ -133,13 +131,15 @@ class offset_allocator {
     stream_clock used_by;           // of a free range
     std::uint32_t previous = edge;  // in address order
     std::uint32_t next = edge;
-    std::uint32_t previous_free = edge;  // free ranges only, in address order
-    std::uint32_t next_free = edge;
+    std::uint32_t previous_free = edge;  // of free ranges, in address order
+    union {
+      std::uint32_t next_free = edge;  // of a free range
+      std::uint32_t held;              // of a lease: by how many beside its chain
+    };
     std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
     lease_mark mark;       // of a lease: whose it is
-    std::uint32_t held = 0;  // of a lease: by how many beside its chain
 
     [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
@@ -153,7 +153,6 @@ class offset_allocator {
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept;
-  void unlink_held(lease_chain& chain) noexcept;
 
   inline void recycle(std::uint32_t at) noexcept;
 
@@ -187,7 +186,6 @@ class offset_allocator {
   std::size_t peak_ = 0;
   std::size_t extent_ = 0;
   std::uint32_t spare_ = edge;
-  std::size_t holds_ = 0;
 };
 
 /// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
@@ -290,7 +288,6 @@ class stream_leases {
 
   /// Ends all leases of the chain, in the order of the leases' stream, but those that are held.
   void release(lease_chain& chain) noexcept {
-    offsets_.leave_held(chain);
     forget_uses();
     if (!used_by_others()) [[likely]]
       return offsets_.release(chain, *clock_);

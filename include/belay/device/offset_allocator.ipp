@@ -108,9 +108,13 @@ void offset_allocator::release_with(lease_chain& chain, const Note& note, const 
   std::size_t bytes = 0;
   do {
     const std::uint32_t next = nodes_[at].chained;
-    bytes += nodes_[at].size;
-    note(nodes_[at]);
-    free_node(at, now);
+    if (nodes_[at].held > 0) [[unlikely]] {
+      nodes_[at].chained = ended;
+    } else {
+      bytes += nodes_[at].size;
+      note(nodes_[at]);
+      free_node(at, now);
+    }
     at = next;
   } while (at != none);
   live_ -= bytes;
@@ -255,7 +259,6 @@ BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::opti
   for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) {
     if (!nodes_[at].leased || !nodes_[at].has(offset)) continue;
     ++nodes_[at].held;
-    ++holds_;
     return at;
   }
   return std::nullopt;
@@ -264,14 +267,13 @@ BELAY_DECL auto offset_allocator::hold(std::size_t offset) noexcept -> std::opti
 BELAY_DECL lease_chain offset_allocator::let_go(lease_number held) noexcept {
   lease_chain over;
   node& one = nodes_[held];
-  --holds_;
   if (--one.held > 0 || one.chained != ended) return over;
   one.chained = none;
   over.head = held;
   return over;
 }
 
-BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
+BELAY_DECL void offset_allocator::leave_held(lease_chain& chain) noexcept {
   for (std::uint32_t* link = &chain.head; *link != none;) {
     node& one = nodes_[*link];
     if (one.held == 0) {
@@ -286,14 +288,13 @@ BELAY_DECL void offset_allocator::unlink_held(lease_chain& chain) noexcept {
 BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
   if (meter_ != nullptr) meter_->remove(live_);
   live_ = 0;
-  holds_ = 0;
   spare_ = edge;
   nodes_.resize(2);
   constexpr std::uint32_t whole = 1;
   const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}, 0};
+  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, {first_free}, none, true, false, {}};
   nodes_[whole] = {
-      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true, {}, 0};
+      0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, {edge}, none, false, true, {}};
   nodes_[whole].leased = first_free == edge;  // an empty region
 }
 
