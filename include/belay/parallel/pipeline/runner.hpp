@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Executes one rank's row of a schedule, action by action: which tensors go to which neighbour, how long they are
-// kept, and when the stream ran what. A tensor on its way is one as layers have it, and one as it is on the wire,
-// which may be rounded. It knows no type of a model, so it is compiled once.
+// kept, and when the stream ran what. Exchanges run in the row's order beside the computes: the compute stream waits
+// for a tensor where it uses it, and at the end of the row for the last exchange. A tensor on its way is one as layers
+// have it, and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
 // IWYU pragma: private, include "belay/parallel/pipeline.hpp"
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "belay/comm/group.hpp"
 #include "belay/comm/p2p.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
@@ -54,6 +57,10 @@ struct boundary_elements {
 /// A tensor that a stage receives, or one that it sends.
 class tensor_between_stages {
  public:
+  /// The action of the row that receives it; `none` where none does.
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+  [[nodiscard]] std::size_t received_by() const noexcept { return received_by_; }
+  void is_received_by(std::size_t action) noexcept { received_by_ = action; }
   /// For the layers. Not before `widen`; null where nothing was received.
   [[nodiscard]] void* values() const noexcept { return values_; }
   [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
@@ -83,6 +90,7 @@ class tensor_between_stages {
   void* on_wire_ = nullptr;
   lease_chain wire_memory_;
   std::size_t elements_ = 0;
+  std::size_t received_by_ = none;
   bool waits_ = false;  // to be widened: also one of no elements
 };
 
@@ -171,22 +179,28 @@ class pipeline_runner {
     return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
                      (what == schedule::payload::gradient ? 1 : 0)];
   }
+  // What a compute receives of another rank; null where it receives nothing.
+  [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
+  // The compute stream goes on when that exchange of the row is over; each is waited for once.
+  void wait_for(stage_engine& engine, std::size_t number, where at);
+  // Runs an action, and takes its times.
+  void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
-  // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
-  void exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next, transfer_list& transfers,
-                where at);
+  // Host and compute stream go on at once.
+  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
-  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
-  // `kept` has the transfers.
-  void exchange_in_order(stage_engine& engine, const stream_event& ready, std::span<const p2p> transfers,
-                         const std::shared_ptr<const void>& kept, where at);
+  // Begins after `ready`; its result is its end. A received tensor's memory, and that of a sent one after its release,
+  // is nobody else's before. `kept` has the transfers.
+  [[nodiscard]] stream_event start_transfers(stage_engine& engine, const stream_event& ready,
+                                             std::span<const p2p> transfers, const std::shared_ptr<const void>& kept,
+                                             where at);
 
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next);
-  // Of a stream of the host, by whichever thread runs it.
+  // Of a stream of the host, by whichever thread runs it. An exchange that a compute waits for ends there.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
 
@@ -195,6 +209,8 @@ class pipeline_runner {
   boundary_elements elements_;
   std::vector<std::size_t> boundary_;
   std::vector<tensor_between_stages> received_;
+  std::vector<std::optional<stream_event>> over_;  // by action: ends of exchanges that are still to be waited for
+  std::optional<std::size_t> last_exchange_;
   // Of each action: a started exchange reads them, also where nobody waits for it any more.
   std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
   // And those of one pass, which stay where they are.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
-// until it is over, and gradients to send until their exchange is done.
+// until it is over. What is sent is released at once, and given to nobody before its exchange is over.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -93,7 +94,11 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     done.begin = spans[i]->begin, done.end = spans[i]->end;
     out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
-  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  if (!known || spans.empty()) return out;
+  // An exchange ends where a compute has waited for it: after actions that follow it in the row.
+  std::int64_t first = actions[0].begin, last = actions[0].end;
+  for (const executed_action& each : actions) first = lesser_of(first, each.begin), last = greater_of(last, each.end);
+  out.phase = 1e-9 * static_cast<double>(last - first);
   return out;
 }
 
@@ -121,6 +126,9 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
+  for (std::size_t number = 0; number < executed_.size(); ++number)
+    if (executed_[number].exchanged) last_exchange_ = number;
+  over_.resize(executed_.size());
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
@@ -162,32 +170,52 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                           "backward_input(scope, dout) and weights(scope)",
                       at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
-  const bool timed = engine.runs_notes();
-  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
-    engine.queue({write, this, number, traced});
-  };
-  if (timed)
-    note([](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); }, 0, nullptr);
+  for (auto& left_over : over_) left_over.reset();
+  if (engine.runs_notes())
+    engine.queue({[](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); },
+                  this, 0, nullptr});
   else
     times_ = {};
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
-    traced_span* const traced = add_span(engine.spans(), next);
-    if (!timed) spans_of_device_[number] = traced;
-    engine.run_timed(traced, [&] {
-      if (next.is_exchange())
-        exchange(engine, stages, next, (*transfers_)[number], at);
-      else
-        compute(engine, stages, next, at);
-    });
-    // In the order of the stream, whose time it is.
-    if (timed)
-      note([](void* self, std::size_t ended,
-              traced_span* span) { static_cast<pipeline_runner*>(self)->end_action(ended, span); },
-           number, traced);
+    if (next.is_exchange()) {
+      start_exchange(engine, stages, number, at);
+      if (!over_[number]) run_timed(engine, number, [] {});
+    } else {
+      if (const tensor_between_stages* const input = input_of(next)) wait_for(engine, input->received_by(), at);
+      run_timed(engine, number, [&] { compute(engine, stages, next, at); });
+    }
     if (observer_ != nullptr) observer_->given(number);
     ++number;
   }
+  if (last_exchange_) wait_for(engine, *last_exchange_, at);
+}
+
+BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {
+  traced_span* const traced = add_span(engine.spans(), row()[number]);
+  if (!engine.runs_notes()) spans_of_device_[number] = traced;
+  engine.run_timed(traced, action);
+  if (!engine.runs_notes()) return;
+  // In the order of the stream, whose time it is.
+  engine.queue({[](void* self, std::size_t ended, traced_span* span) {
+                  static_cast<pipeline_runner*>(self)->end_action(ended, span);
+                },
+                this, number, traced});
+}
+
+BELAY_DECL void pipeline_runner::wait_for(stage_engine& engine, std::size_t number, where at) {
+  if (!over_[number]) return;  // it was for another tensor
+  run_timed(engine, number, [&] { engine.wait(*over_[number], at); });
+  over_[number].reset();
+}
+
+BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
+  if (next.kind == schedule::action_kind::weight_gradient) return nullptr;
+  const schedule::position own = place(next.chunk);
+  const bool forward = next.kind == schedule::action_kind::forward;
+  if (forward ? own.first() : own.last()) return nullptr;
+  if (holds(forward ? own.stage - 1 : own.stage + 1)) return nullptr;
+  return &received(forward ? schedule::payload::activation : schedule::payload::gradient, next.chunk, next.micro_batch);
 }
 
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
@@ -236,8 +264,10 @@ BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface&
   if (stage == 0) stages.release(chunk, micro_batch);
 }
 
-BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next,
-                                          transfer_list& transfers, where at) {
+BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number,
+                                                where at) {
+  const schedule::action& next = row()[number];
+  transfer_list& transfers = (*transfers_)[number];
   // Alike at both ends: of the stage that has made the tensor.
   const auto tag_of = [&](const schedule::transfer& one) {
     const std::size_t own = place(one.chunk).stage;
@@ -259,14 +289,18 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
   // Later work of the stream may not overtake it, nor it what the stream has queued.
   const stream_event ready = engine.record();
   count = 0;
+  bool waited_for = number == last_exchange_;
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
-    const std::span<std::byte> arriving =
-        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+    tensor_between_stages& incoming = received(one.what, one.chunk, one.micro_batch);
+    const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
+    incoming.is_received_by(number);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
+    waited_for = true;
   }
-  exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+  const stream_event over = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
+  if (waited_for) over_[number] = over;
   for (tensor_between_stages& sent : outgoing) sent.release(engine);
   for (const schedule::transfer& one : next.transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
@@ -298,23 +332,17 @@ BELAY_DECL void pipeline_runner::exchange_in_pass(stage_engine& engine, const p2
   if (in_pass_ == passed_->size()) passed_->emplace_back();
   p2p& transfer = (*passed_)[in_pass_++];
   transfer = one;
-  exchange_in_order(engine, engine.record(), {&transfer, 1}, passed_, at);
+  engine.wait(start_transfers(engine, engine.record(), {&transfer, 1}, passed_, at), at);
 }
 
-BELAY_DECL void pipeline_runner::exchange_in_order(stage_engine& engine, const stream_event& ready,
-                                                   std::span<const p2p> transfers,
-                                                   const std::shared_ptr<const void>& kept, where at) {
-  const auto used_until = [&](const stream_event& over) {
-    for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
-  };
-  if (engine.runs_later()) {
-    pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
-    used_until(under_way.event());
-    return engine.wait(std::move(under_way), at);
-  }
-  engine.synchronize();
-  group_.exchange(transfers, at);
-  used_until(ready);
+BELAY_DECL stream_event pipeline_runner::start_transfers(stage_engine& engine, const stream_event& ready,
+                                                         std::span<const p2p> transfers,
+                                                         const std::shared_ptr<const void>& kept, where at) {
+  pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
+  stream_event over = under_way.event();
+  for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
+  std::move(under_way).in_start_order(at);
+  return over;
 }
 
 BELAY_DECL void pipeline_runner::take_times_of_device() noexcept {

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "belay/comm/pending.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/span_log.hpp"
@@ -67,12 +66,10 @@ class stage_engine {
   /// The log of a step that is traced, or null.
   [[nodiscard]] virtual span_log* spans() const noexcept = 0;
 
-  /// Whether the compute stream runs what it is given after the call that gives it. The end of what it has got; waits
-  /// of the host for that, and of the stream for a communication.
-  [[nodiscard]] virtual bool runs_later() const noexcept = 0;
+  /// The end of what the compute stream has got; a wait of that stream for the end of a communication, and of the host
+  /// where it runs the stream's work at once.
   [[nodiscard]] virtual stream_event record() = 0;
-  virtual void synchronize() = 0;
-  virtual void wait(pending&& under_way, where at) = 0;
+  virtual void wait(const stream_event& over, where at) = 0;
 
   /// Whether the stream is the host's, which runs notes. That of a device times the spans of its actions itself:
   /// `action()` is what `of` lasts for.

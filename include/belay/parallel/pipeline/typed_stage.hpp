@@ -10,7 +10,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/comm/pending.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/span_log.hpp"
@@ -115,10 +114,13 @@ class typed_engine final : public stage_engine {
   [[nodiscard]] std::uint64_t epoch() const noexcept override { return engine_->epoch(); }
   [[nodiscard]] span_log* spans() const noexcept override { return engine_->spans(); }
 
-  [[nodiscard]] bool runs_later() const noexcept override { return belay::runs_later(engine_->compute()); }
   [[nodiscard]] stream_event record() override { return engine_->compute().record(); }
-  void synchronize() override { engine_->compute().synchronize(); }
-  void wait(pending&& under_way, where at) override { std::move(under_way).then(engine_->compute(), at); }
+  void wait(const stream_event& over, [[maybe_unused]] where at) override {
+    if constexpr (requires { engine_->compute().wait(over, at); })
+      engine_->compute().wait(over, at);
+    else
+      engine_->compute().wait(over);
+  }
 
   [[nodiscard]] bool runs_notes() const noexcept override { return !on_device; }
   void queue([[maybe_unused]] const stream_note& note) override {

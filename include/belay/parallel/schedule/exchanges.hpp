@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Finds the exchanges of a schedule from what its ranks compute. A tensor travels at a moment at which both ranks are
-// between two computes, the last one before it is needed: neither waits for the other, and it is received when it is
-// used. Where there is no such moment it travels as soon as it is there.
+// Finds the exchanges of a schedule from what its ranks compute. A tensor travels as soon as both ranks are between two
+// computes and it is there: in the sender's gap after its compute, and in the receiver's first gap that is not over
+// when it is made. A rank computes on while it travels, so the sender does not wait for the receiver, and the receiver
+// waits where it uses the tensor. All ranks give their exchanges in one order, that in which tensors are made; and of
+// those that are made together, that of their stages; what crosses between two ranks is one exchange.
 //
-// Such a table runs although nothing is buffered. Give every exchange the time at which the compute after it begins.
-// Two ranks that meet each have this time after the time of the other's exchange before. So of all exchanges that are
-// not over the one with the least time has partners whose earlier exchanges are over: no circle of ranks can wait.
+// Such a table runs although nothing is buffered, also where ranks wait in each exchange. An exchange of a gap has
+// tensors that are made after the compute before it began and before the one after it begins. So of all gaps that are
+// not over, that which ends first has partners whose earlier gaps are over; and within it all keep the one order: no
+// circle of ranks can wait.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -42,45 +46,65 @@ struct rank_gaps {
   [[nodiscard]] constexpr std::size_t to(std::size_t gap) const noexcept { return is_within_pair(gap) ? gap - 1 : gap; }
 };
 
-/// The gaps of sender and receiver in which a tensor travels.
-struct meeting_gaps {
-  std::size_t sender;
-  std::size_t receiver;
-};
-
-/// Of a tensor that the sender's compute `made` gives and the receiver's compute `used` takes.
-[[nodiscard]] constexpr meeting_gaps find_meeting(const rank_gaps& sender, std::size_t made, const rank_gaps& receiver,
-                                                  std::size_t used) {
-  const ticks there = sender.ends[made], needed = receiver.begins[used];
-  const std::size_t first = sender.from(made + 1), last = receiver.to(used);
-  std::size_t sends = first, receives = last;
-  while (sends < sender.size && sender.ends[sends] <= needed) ++sends;
-  while (true) {
-    if (sender.opens(sends) > receiver.closes(receives)) {
-      if (sends == first) break;
-      sends = sender.to(sends - 1);
-    } else if (receiver.opens(receives) > sender.closes(sends)) {
-      if (receives == 0) break;
-      receives = receiver.to(receives - 1);
-      if (receiver.closes(receives) < there) break;
-    } else {
-      return {sends, receives};
-    }
-  }
-  receives = last;
-  while (receives > 0 && receiver.closes(receives - 1) >= there) --receives;
-  return {first, receives};
+/// The gap of the receiver in which a tensor travels that is made at `there` and that its compute `used` takes: the
+/// first one that ends no earlier.
+[[nodiscard]] constexpr std::size_t find_receiving_gap(const rank_gaps& receiver, ticks there, std::size_t used) {
+  std::size_t gap = receiver.to(used);
+  while (gap > 0 && receiver.closes(gap - 1) >= there) --gap;
+  return gap;
 }
 
-/// An exchange whose sends come before its receives.
-[[nodiscard]] constexpr action sends_first(const action& exchange) {
-  action ordered = exchange;
-  std::size_t at = 0;
-  for (const transfer_direction direction : {transfer_direction::send, transfer_direction::receive}) {
-    for (std::size_t i = 0; i < exchange.transfer_count; ++i)
-      if (exchange.group[i].direction == direction) ordered.group[at++] = exchange.group[i];
+/// The order of tensors that travel: when they are made, when both ranks are between two computes, and which stage has
+/// made them. All ranks know it.
+struct travel_order {
+  ticks made = 0;
+  ticks met = 0;
+  std::size_t lower = 0;  // of the two ranks
+  std::size_t upper = 0;
+  std::size_t tensor = 0;
+
+  [[nodiscard]] constexpr bool travels_with(const travel_order& other) const noexcept {
+    return made == other.made && met == other.met && lower == other.lower && upper == other.upper;
   }
-  return ordered;
+  [[nodiscard]] constexpr bool before(const travel_order& other) const noexcept {
+    if (made != other.made) return made < other.made;
+    if (met != other.met) return met < other.met;
+    return tensor < other.tensor;
+  }
+};
+
+/// Of a rank's transfer in a run of the lists with these times; `met` has those of all tensors.
+[[nodiscard]] constexpr travel_order order_of(const compute_lists& lists, const eager_times& times, const ticks* met,
+                                              std::size_t rank, const transfer& moved) {
+  const std::size_t peer = moved.peer, own = lists.stage(rank, moved.chunk);
+  const bool activation = moved.what == payload::activation;
+  const bool sends = moved.direction == transfer_direction::send;
+  const std::size_t maker = sends ? own : activation ? own - 1 : own + 1;
+  const std::size_t cell = maker * lists.micro_batches() + moved.micro_batch;
+  const std::size_t compute = (activation ? times.forward : times.input)[cell] - 1;
+  const std::size_t tensor = 2 * cell + (activation ? 0 : 1);
+  return {times.end[compute], met[tensor], lesser_of(rank, peer), greater_of(rank, peer), tensor};
+}
+
+/// Calls `out(action)` for the exchanges of a gap, in the order of its tensors.
+template <class Out>
+constexpr void write_exchanges(const compute_lists& lists, const eager_times& times, const ticks* met,
+                               std::size_t rank, const action& gap, Out& out) {
+  std::array<travel_order, action::most_transfers> orders{};
+  std::array<std::size_t, action::most_transfers> sorted{};
+  for (std::size_t i = 0; i < gap.transfer_count; ++i) {
+    orders[i] = order_of(lists, times, met, rank, gap.group[i]);
+    std::size_t at = i;
+    for (; at > 0 && orders[i].before(orders[sorted[at - 1]]); --at) sorted[at] = sorted[at - 1];
+    sorted[at] = i;
+  }
+  for (std::size_t i = 0; i < gap.transfer_count;) {
+    action together = action::exchange();
+    const travel_order& first = orders[sorted[i]];
+    for (; i < gap.transfer_count && orders[sorted[i]].travels_with(first); ++i)
+      together.group[together.transfer_count++] = gap.group[sorted[i]];
+    out(together);
+  }
 }
 
 /// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1,
@@ -93,6 +117,7 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
   const scratch_array<action> before(lists.room());  // of every compute
   const scratch_array<action> after(ranks);          // the last ones
+  const scratch_array<ticks> met(2 * stages * micro_batches);
   const auto gaps_of = [&](std::size_t rank) {
     const std::size_t first = lists.first(rank);
     return rank_gaps{times.begin.data() + first, times.end.data() + first, lists.size(rank)};
@@ -116,10 +141,13 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
       if (from == rank) continue;
       const std::size_t cell = source * micro_batches + now.micro_batch;
       const std::size_t made = (forward ? times.forward : times.input)[cell] - 1 - lists.first(from);
-      const meeting_gaps met = find_meeting(gaps_of(from), made, own, i);
+      const rank_gaps sender = gaps_of(from);
+      const ticks there = sender.ends[made];
+      const std::size_t sends = sender.from(made + 1), receives = find_receiving_gap(own, there, i);
+      met[2 * cell + (forward ? 0 : 1)] = greater_of(there, own.opens(receives));
       const payload what = forward ? payload::activation : payload::gradient;
-      exchange_at(from, met.sender).send(what, now.micro_batch, rank, lists.chunk_of(source));
-      exchange_at(rank, met.receiver).receive(what, now.micro_batch, from, now.chunk);
+      exchange_at(from, sends).send(what, now.micro_batch, rank, lists.chunk_of(source));
+      exchange_at(rank, receives).receive(what, now.micro_batch, from, now.chunk);
     }
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -127,10 +155,10 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
     const planned_compute* const list = lists.of(rank);
     const action* const exchanges = before.data() + lists.first(rank);
     for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      if (exchanges[i].transfer_count > 0) out(sends_first(exchanges[i]));
+      if (exchanges[i].transfer_count > 0) write_exchanges(lists, times, met.data(), rank, exchanges[i], out);
       out(list[i]);
     }
-    if (after[rank].transfer_count > 0) out(sends_first(after[rank]));
+    if (after[rank].transfer_count > 0) write_exchanges(lists, times, met.data(), rank, after[rank], out);
   }
 }
 

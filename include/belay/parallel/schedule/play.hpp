@@ -100,14 +100,23 @@ struct no_visitor {
   constexpr void post_transfer(std::size_t, std::size_t, std::size_t) noexcept {}
   constexpr void meet(std::size_t, std::size_t, std::size_t) noexcept {}
   constexpr void wake(std::size_t, std::size_t) noexcept {}
-  constexpr void complete(std::size_t) noexcept {}
+  constexpr void complete(std::size_t, std::span<const action>) noexcept {}
 };
+
+/// The exchanges of a list that are complete with that at `last`.
+[[nodiscard]] constexpr std::span<const action> completed_exchanges(std::span<const action> list, std::size_t last,
+                                                                    message_queues queues) {
+  std::size_t first = last;
+  while (queues == message_queues::one_an_edge && first > 0 && list[first - 1].is_exchange()) --first;
+  return list.subspan(first, last + 1 - first);
+}
 
 /// Walks all ranks as far as possible, and returns whether every rank reached its end. The visitor is called for
 /// every compute (rank, action), every group that is posted (rank), each of its transfers (rank, end, number: the
 /// tensors of an end are counted), what it meets that was posted before (rank, end, number), what waited for it (rank
-/// that waited, rank), and every group that is complete (rank). An end is four times the stage and `own_end`. Peers
-/// must be the ranks that the payload implies; the proof checks that.
+/// that waited, rank), and every group that is complete (rank, its exchanges: several where those of edges are under
+/// way together). An end is four times the stage and `own_end`. Peers must be the ranks that the payload implies; the
+/// proof checks that.
 template <any_table Table, class Visitor>
 constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor,
                     transport by = {}) {
@@ -158,7 +167,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
         if (theirs <= number + (sends ? 0 : depth)) continue;
         visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {
-          visitor.complete(peer);
+          visitor.complete(peer, completed_exchanges(table.actions(peer), next[peer], by.queues));
           ++next[peer];
           ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
         }
@@ -166,7 +175,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
       unmet[rank] += missing;
       if (joins && at + 1 < size && actions[at + 1].kind == action_kind::exchange) continue;
       if (unmet[rank] > 0) break;
-      visitor.complete(rank);
+      visitor.complete(rank, completed_exchanges(list, at, by.queues));
     }
     next[rank] = at;
     ended += at == size;

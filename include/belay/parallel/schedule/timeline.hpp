@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
-// time, but wait for their partner. Copies and collectives of a rank run beside its computes. The result is how long
-// the pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. The exchanges of a
+// rank run beside its computes, one after the other, each once the rank has come to it and its partners to theirs; a
+// compute waits for its input, and the end of a row for the last exchange. Copies and collectives run beside computes,
+// too. The result is how long the pipeline takes and how much of that is waiting: the prediction for a run's measured
+// bubble.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
@@ -30,7 +32,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: in an exchange until its partners came, or for what runs beside its computes
+  PerRank waiting{};  // per rank: for inputs, for its last exchange, and for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -70,23 +72,39 @@ struct beside_times {
   typename Storage::template per_stage<Time> gathered;
 };
 
+/// The exchanges of ranks: the one that each is at or was at last, and when received tensors were there.
+template <class Storage, class Time>
+struct exchange_times {
+  constexpr exchange_times(std::size_t ranks, std::size_t stages, std::size_t micro_batches)
+      : begun(Storage::template each_rank<Time>(ranks)), over(begun) {
+    for (auto& end : posted) end = Storage::template each_cell<Time>(stages, micro_batches);
+    for (auto& what : arrived) what = Storage::template each_cell<Time>(stages, micro_batches);
+  }
+
+  typename Storage::template per_rank<Time> begun;  // when its rank came to it, and the one before was over
+  typename Storage::template per_rank<Time> over;   // with all partners so far
+  // By own_end, stage and number of the tensor.
+  std::array<typename Storage::template per_cell<Time>, 4> posted;
+  // By payload, the stage that takes it, and micro-batch.
+  std::array<typename Storage::template per_cell<Time>, 2> arrived;
+};
+
 /// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
-/// each.
-template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
+/// each. In a walk in which ranks wait in each exchange, what a compute or an exchange comes after was visited before.
+template <any_table Table, class PerRank, class Takes, class Watch>
 class clock_visitor {
  public:
   using time = typename PerRank::value_type;
-
   using beside = beside_times<typename Table::storage, time>;
+  using exchanges = exchange_times<typename Table::storage, time>;
 
-  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, PerRank& met, PostTimes& posted_at,
-                          beside& over, time message, const Takes& takes, Watch& watch)
+  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, exchanges& of, beside& over,
+                          time message, const Takes& takes, Watch& watch)
       : table_(table),
         micro_batches_(table.micro_batches()),
         over_(over),
         result_(result),
-        met_(met),
-        posted_at_(posted_at),
+        exchanges_(of),
         message_(message),
         takes_(takes),
         watch_(watch) {}
@@ -95,25 +113,40 @@ class clock_visitor {
     const time takes = takes_(rank, now);
     if (is_beside(now.kind) && now.kind != action_kind::recompute) return run_beside(rank, now, takes);
     if (has_beside_) wait_for_beside(rank, now);
+    wait_for_input(rank, now);
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
     watch_(rank, now, begin, result_.end[rank]);
   }
-  constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
+  constexpr void post(std::size_t rank) {
+    time& begun = exchanges_.begun[rank];
+    begun = exchanges_.over[rank];
+    if (begun < result_.end[rank]) begun = result_.end[rank];
+    exchanges_.over[rank] = begun;
+  }
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
-    posted_at_[end * micro_batches_ + number] = result_.end[rank];
+    posted_at(end, number) = exchanges_.begun[rank];
   }
   constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
-    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
+    const time theirs = posted_at(end, number);
+    over_not_before(rank, (theirs < exchanges_.begun[rank] ? exchanges_.begun[rank] : theirs) + message_);
   }
-  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
-  constexpr void complete(std::size_t rank) {
-    result_.waiting[rank] += met_[rank] - result_.end[rank];
-    result_.end[rank] = met_[rank];
+  constexpr void wake(std::size_t waiting, std::size_t rank) {
+    const time theirs = exchanges_.begun[rank];
+    over_not_before(waiting, (theirs < exchanges_.begun[waiting] ? exchanges_.begun[waiting] : theirs) + message_);
+  }
+  constexpr void complete(std::size_t rank, std::span<const action> all) {
+    for (const action& each : all) {
+      for (const transfer& moved : each.transfers()) {
+        if (moved.direction == transfer_direction::send) continue;
+        arrived_at(moved.what, table_.stage(rank, moved.chunk), moved.micro_batch) = exchanges_.over[rank];
+      }
+    }
   }
   // Nothing runs beside any more when a rank is done.
   constexpr void end(std::size_t rank) {
+    wait_until(rank, exchanges_.over[rank]);
     wait_until(rank, over_.copies[rank]);
     wait_until(rank, over_.collectives[rank]);
   }
@@ -142,8 +175,23 @@ class clock_visitor {
     result_.waiting[rank] += moment - result_.end[rank];
     result_.end[rank] = moment;
   }
-  constexpr void not_before(std::size_t rank, time moment) {
-    if (moment > met_[rank]) met_[rank] = moment;
+  // Of both computes of a pair, both inputs are there when it begins.
+  constexpr void wait_for_input(std::size_t rank, const action& now) {
+    if (now.kind == action_kind::weight_gradient || now.kind == action_kind::recompute) return;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    const bool forward = now.kind == action_kind::forward;
+    if (forward ? stage == 0 : stage + 1 == table_.stages()) return;
+    if (table_.rank_of(forward ? stage - 1 : stage + 1) == rank) return;
+    wait_until(rank, arrived_at(forward ? payload::activation : payload::gradient, stage, now.micro_batch));
+  }
+  constexpr time& posted_at(std::size_t end, std::size_t number) {
+    return exchanges_.posted[end % 4].data()[end / 4 * micro_batches_ + number];
+  }
+  constexpr time& arrived_at(payload what, std::size_t stage, std::size_t micro_batch) {
+    return exchanges_.arrived[static_cast<std::size_t>(what)].data()[stage * micro_batches_ + micro_batch];
+  }
+  constexpr void over_not_before(std::size_t rank, time moment) {
+    if (moment > exchanges_.over[rank]) exchanges_.over[rank] = moment;
   }
 
   const Table& table_;
@@ -151,8 +199,7 @@ class clock_visitor {
   beside& over_;
   bool has_beside_ = false;
   timeline_result<PerRank>& result_;
-  PerRank& met_;
-  PostTimes& posted_at_;
+  exchanges& exchanges_;
   time message_;
   const Takes& takes_;
   Watch& watch_;
@@ -168,12 +215,9 @@ class timeline_player {
   explicit constexpr timeline_player(const Table& table, where at = where::current())
       : table_(&table),
         state_(table.ranks(), table.stages()),
-        met_(Table::storage::template each_rank<Time>(table.ranks())),
+        exchanges_(table.ranks(), table.stages(), table.micro_batches()),
         over_(table.ranks(), table.stages(), table.micro_batches()) {
-    result_.busy = met_;
-    result_.waiting = met_;
-    result_.end = met_;
-    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
+    result_.busy = result_.waiting = result_.end = exchanges_.over;
     const auto proven = proof(table);
     if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   }
@@ -232,31 +276,15 @@ class timeline_player {
   }
 
  private:
-  // By end, then by number of the tensor.
-  class post_times {
-   public:
-    explicit constexpr post_times(timeline_player& of) : of_(of) {}
-    constexpr Time& operator[](std::size_t at) const {
-      const std::size_t micro_batches = of_.table_->micro_batches();
-      const std::size_t end = at / micro_batches;
-      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
-    }
-
-   private:
-    timeline_player& of_;
-  };
-
   template <class Takes, class Watch>
   constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
     result_.total = Time{};
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
-      over_.copies[rank] = over_.collectives[rank] = Time{};
+      over_.copies[rank] = over_.collectives[rank] = exchanges_.over[rank] = Time{};
     }
     for (std::size_t stage = 0; stage < table_->stages(); ++stage) over_.gathered.data()[stage] = Time{};
-    const post_times posted_at(*this);
-    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(*table_, result_, met_, posted_at, over_,
-                                                                         message, takes, watch);
+    clock_visitor<Table, per_rank, Takes, Watch> clock(*table_, result_, exchanges_, over_, message, takes, watch);
     schedule::play(*table_, state_, clock, by);
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       clock.end(rank);
@@ -267,10 +295,8 @@ class timeline_player {
 
   const Table* table_;
   play_state<typename Table::storage> state_;
-  per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  exchange_times<typename Table::storage, Time> exchanges_;
   beside_times<typename Table::storage, Time> over_;
-  // By own_end: when the tensors of each stage were posted.
-  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
   timeline_result<per_rank> result_;
 };
 
