@@ -3,7 +3,7 @@
 """How long two ranks of a pipeline wait, schedule by schedule, beside the bubble of the schedule alone; their stages compute
 for a millisecond and do nothing else. With --trainer: whole steps of train_moe on two stages, each schedule beside 1f1b.
 
-"formula" is the schedule where tensors wait for nobody, "unbuffered" where each send waits for its receive. Medians of
+"formula" is the schedule where tensors wait for nobody, "unbuffered" with its exchanges, one after the other. Medians of
 rounds are compared; of --trainer, those of each round's ratio to 1f1b.
 """
 import argparse

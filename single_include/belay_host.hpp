@@ -24727,8 +24727,9 @@ expert_exchange(Run&, const group&, expert_settings) -> expert_exchange<float>;
 // ---- belay/parallel/pipeline/runner.hpp
 //
 // Executes one rank's row of a schedule, action by action: which tensors go to which neighbour, how long they are
-// kept, and when the stream ran what. A tensor on its way is one as layers have it, and one as it is on the wire,
-// which may be rounded. It knows no type of a model, so it is compiled once.
+// kept, and when the stream ran what. Exchanges run in the row's order beside the computes: the compute stream waits
+// for a tensor where it uses it, and at the end of the row for the last exchange. A tensor on its way is one as layers
+// have it, and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
 
 // ---- belay/parallel/pipeline/stage_interface.hpp
 //
@@ -24785,12 +24786,10 @@ class stage_engine {
   /// The log of a step that is traced, or null.
   [[nodiscard]] virtual span_log* spans() const noexcept = 0;
 
-  /// Whether the compute stream runs what it is given after the call that gives it. The end of what it has got; waits
-  /// of the host for that, and of the stream for a communication.
-  [[nodiscard]] virtual bool runs_later() const noexcept = 0;
+  /// The end of what the compute stream has got; a wait of that stream for the end of a communication, and of the host
+  /// where it runs the stream's work at once.
   [[nodiscard]] virtual stream_event record() = 0;
-  virtual void synchronize() = 0;
-  virtual void wait(pending&& under_way, where at) = 0;
+  virtual void wait(const stream_event& over, where at) = 0;
 
   /// Whether the stream is the host's, which runs notes. That of a device times the spans of its actions itself:
   /// `action()` is what `of` lasts for.
@@ -25248,6 +25247,10 @@ struct boundary_elements {
 /// A tensor that a stage receives, or one that it sends.
 class tensor_between_stages {
  public:
+  /// The action of the row that receives it; `none` where none does.
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+  [[nodiscard]] std::size_t received_by() const noexcept { return received_by_; }
+  void is_received_by(std::size_t action) noexcept { received_by_ = action; }
   /// For the layers. Not before `widen`; null where nothing was received.
   [[nodiscard]] void* values() const noexcept { return values_; }
   [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
@@ -25277,6 +25280,7 @@ class tensor_between_stages {
   void* on_wire_ = nullptr;
   lease_chain wire_memory_;
   std::size_t elements_ = 0;
+  std::size_t received_by_ = none;
   bool waits_ = false;  // to be widened: also one of no elements
 };
 
@@ -25365,22 +25369,28 @@ class pipeline_runner {
     return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
                      (what == schedule::payload::gradient ? 1 : 0)];
   }
+  // What a compute receives of another rank; null where it receives nothing.
+  [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
+  // The compute stream goes on when that exchange of the row is over; each is waited for once.
+  void wait_for(stage_engine& engine, std::size_t number, where at);
+  // Runs an action, and takes its times.
+  void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
-  // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
-  void exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next, transfer_list& transfers,
-                where at);
+  // Host and compute stream go on at once.
+  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
-  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
-  // `kept` has the transfers.
-  void exchange_in_order(stage_engine& engine, const stream_event& ready, std::span<const p2p> transfers,
-                         const std::shared_ptr<const void>& kept, where at);
+  // Begins after `ready`; its result is its end. A received tensor's memory, and that of a sent one after its release,
+  // is nobody else's before. `kept` has the transfers.
+  [[nodiscard]] stream_event start_transfers(stage_engine& engine, const stream_event& ready,
+                                             std::span<const p2p> transfers, const std::shared_ptr<const void>& kept,
+                                             where at);
 
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next);
-  // Of a stream of the host, by whichever thread runs it.
+  // Of a stream of the host, by whichever thread runs it. An exchange that a compute waits for ends there.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
 
@@ -25389,6 +25399,8 @@ class pipeline_runner {
   boundary_elements elements_;
   std::vector<std::size_t> boundary_;
   std::vector<tensor_between_stages> received_;
+  std::vector<std::optional<stream_event>> over_;  // by action: ends of exchanges that are still to be waited for
+  std::optional<std::size_t> last_exchange_;
   // Of each action: a started exchange reads them, also where nobody waits for it any more.
   std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
   // And those of one pass, which stay where they are.
@@ -25408,7 +25420,7 @@ class pipeline_runner {
 // ---- belay/parallel/pipeline/runner.ipp
 //
 // The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
-// until it is over, and gradients to send until their exchange is done.
+// until it is over. What is sent is released at once, and given to nobody before its exchange is over.
 
 // ---- belay/parallel/proof.hpp
 //
@@ -25881,14 +25893,23 @@ struct no_visitor {
   constexpr void post_transfer(std::size_t, std::size_t, std::size_t) noexcept {}
   constexpr void meet(std::size_t, std::size_t, std::size_t) noexcept {}
   constexpr void wake(std::size_t, std::size_t) noexcept {}
-  constexpr void complete(std::size_t) noexcept {}
+  constexpr void complete(std::size_t, std::span<const action>) noexcept {}
 };
+
+/// The exchanges of a list that are complete with that at `last`.
+[[nodiscard]] constexpr std::span<const action> completed_exchanges(std::span<const action> list, std::size_t last,
+                                                                    message_queues queues) {
+  std::size_t first = last;
+  while (queues == message_queues::one_an_edge && first > 0 && list[first - 1].is_exchange()) --first;
+  return list.subspan(first, last + 1 - first);
+}
 
 /// Walks all ranks as far as possible, and returns whether every rank reached its end. The visitor is called for
 /// every compute (rank, action), every group that is posted (rank), each of its transfers (rank, end, number: the
 /// tensors of an end are counted), what it meets that was posted before (rank, end, number), what waited for it (rank
-/// that waited, rank), and every group that is complete (rank). An end is four times the stage and `own_end`. Peers
-/// must be the ranks that the payload implies; the proof checks that.
+/// that waited, rank), and every group that is complete (rank, its exchanges: several where those of edges are under
+/// way together). An end is four times the stage and `own_end`. Peers must be the ranks that the payload implies; the
+/// proof checks that.
 template <any_table Table, class Visitor>
 constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor,
                     transport by = {}) {
@@ -25939,7 +25960,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
         if (theirs <= number + (sends ? 0 : depth)) continue;
         visitor.wake(peer, rank);
         if (--unmet[peer] == 0) {
-          visitor.complete(peer);
+          visitor.complete(peer, completed_exchanges(table.actions(peer), next[peer], by.queues));
           ++next[peer];
           ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
         }
@@ -25947,7 +25968,7 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
       unmet[rank] += missing;
       if (joins && at + 1 < size && actions[at + 1].kind == action_kind::exchange) continue;
       if (unmet[rank] > 0) break;
-      visitor.complete(rank);
+      visitor.complete(rank, completed_exchanges(list, at, by.queues));
     }
     next[rank] = at;
     ended += at == size;
@@ -26811,7 +26832,11 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     done.begin = spans[i]->begin, done.end = spans[i]->end;
     out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
-  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  if (!known || spans.empty()) return out;
+  // An exchange ends where a compute has waited for it: after actions that follow it in the row.
+  std::int64_t first = actions[0].begin, last = actions[0].end;
+  for (const executed_action& each : actions) first = lesser_of(first, each.begin), last = greater_of(last, each.end);
+  out.phase = 1e-9 * static_cast<double>(last - first);
   return out;
 }
 
@@ -26839,6 +26864,9 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
+  for (std::size_t number = 0; number < executed_.size(); ++number)
+    if (executed_[number].exchanged) last_exchange_ = number;
+  over_.resize(executed_.size());
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
@@ -26880,32 +26908,52 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                           "backward_input(scope, dout) and weights(scope)",
                       at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
-  const bool timed = engine.runs_notes();
-  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
-    engine.queue({write, this, number, traced});
-  };
-  if (timed)
-    note([](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); }, 0, nullptr);
+  for (auto& left_over : over_) left_over.reset();
+  if (engine.runs_notes())
+    engine.queue({[](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); },
+                  this, 0, nullptr});
   else
     times_ = {};
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
-    traced_span* const traced = add_span(engine.spans(), next);
-    if (!timed) spans_of_device_[number] = traced;
-    engine.run_timed(traced, [&] {
-      if (next.is_exchange())
-        exchange(engine, stages, next, (*transfers_)[number], at);
-      else
-        compute(engine, stages, next, at);
-    });
-    // In the order of the stream, whose time it is.
-    if (timed)
-      note([](void* self, std::size_t ended,
-              traced_span* span) { static_cast<pipeline_runner*>(self)->end_action(ended, span); },
-           number, traced);
+    if (next.is_exchange()) {
+      start_exchange(engine, stages, number, at);
+      if (!over_[number]) run_timed(engine, number, [] {});
+    } else {
+      if (const tensor_between_stages* const input = input_of(next)) wait_for(engine, input->received_by(), at);
+      run_timed(engine, number, [&] { compute(engine, stages, next, at); });
+    }
     if (observer_ != nullptr) observer_->given(number);
     ++number;
   }
+  if (last_exchange_) wait_for(engine, *last_exchange_, at);
+}
+
+BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {
+  traced_span* const traced = add_span(engine.spans(), row()[number]);
+  if (!engine.runs_notes()) spans_of_device_[number] = traced;
+  engine.run_timed(traced, action);
+  if (!engine.runs_notes()) return;
+  // In the order of the stream, whose time it is.
+  engine.queue({[](void* self, std::size_t ended, traced_span* span) {
+                  static_cast<pipeline_runner*>(self)->end_action(ended, span);
+                },
+                this, number, traced});
+}
+
+BELAY_DECL void pipeline_runner::wait_for(stage_engine& engine, std::size_t number, where at) {
+  if (!over_[number]) return;  // it was for another tensor
+  run_timed(engine, number, [&] { engine.wait(*over_[number], at); });
+  over_[number].reset();
+}
+
+BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
+  if (next.kind == schedule::action_kind::weight_gradient) return nullptr;
+  const schedule::position own = place(next.chunk);
+  const bool forward = next.kind == schedule::action_kind::forward;
+  if (forward ? own.first() : own.last()) return nullptr;
+  if (holds(forward ? own.stage - 1 : own.stage + 1)) return nullptr;
+  return &received(forward ? schedule::payload::activation : schedule::payload::gradient, next.chunk, next.micro_batch);
 }
 
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
@@ -26954,8 +27002,10 @@ BELAY_DECL void pipeline_runner::backward(stage_engine& engine, stage_interface&
   if (stage == 0) stages.release(chunk, micro_batch);
 }
 
-BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stages, const schedule::action& next,
-                                          transfer_list& transfers, where at) {
+BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number,
+                                                where at) {
+  const schedule::action& next = row()[number];
+  transfer_list& transfers = (*transfers_)[number];
   // Alike at both ends: of the stage that has made the tensor.
   const auto tag_of = [&](const schedule::transfer& one) {
     const std::size_t own = place(one.chunk).stage;
@@ -26977,14 +27027,18 @@ BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface&
   // Later work of the stream may not overtake it, nor it what the stream has queued.
   const stream_event ready = engine.record();
   count = 0;
+  bool waited_for = number == last_exchange_;
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
-    const std::span<std::byte> arriving =
-        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+    tensor_between_stages& incoming = received(one.what, one.chunk, one.micro_batch);
+    const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
+    incoming.is_received_by(number);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
+    waited_for = true;
   }
-  exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+  const stream_event over = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
+  if (waited_for) over_[number] = over;
   for (tensor_between_stages& sent : outgoing) sent.release(engine);
   for (const schedule::transfer& one : next.transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
@@ -27016,23 +27070,17 @@ BELAY_DECL void pipeline_runner::exchange_in_pass(stage_engine& engine, const p2
   if (in_pass_ == passed_->size()) passed_->emplace_back();
   p2p& transfer = (*passed_)[in_pass_++];
   transfer = one;
-  exchange_in_order(engine, engine.record(), {&transfer, 1}, passed_, at);
+  engine.wait(start_transfers(engine, engine.record(), {&transfer, 1}, passed_, at), at);
 }
 
-BELAY_DECL void pipeline_runner::exchange_in_order(stage_engine& engine, const stream_event& ready,
-                                                   std::span<const p2p> transfers,
-                                                   const std::shared_ptr<const void>& kept, where at) {
-  const auto used_until = [&](const stream_event& over) {
-    for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
-  };
-  if (engine.runs_later()) {
-    pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
-    used_until(under_way.event());
-    return engine.wait(std::move(under_way), at);
-  }
-  engine.synchronize();
-  group_.exchange(transfers, at);
-  used_until(ready);
+BELAY_DECL stream_event pipeline_runner::start_transfers(stage_engine& engine, const stream_event& ready,
+                                                         std::span<const p2p> transfers,
+                                                         const std::shared_ptr<const void>& kept, where at) {
+  pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
+  stream_event over = under_way.event();
+  for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
+  std::move(under_way).in_start_order(at);
+  return over;
 }
 
 BELAY_DECL void pipeline_runner::take_times_of_device() noexcept {
@@ -28603,10 +28651,13 @@ class typed_engine final : public stage_engine {
   [[nodiscard]] std::uint64_t epoch() const noexcept override { return engine_->epoch(); }
   [[nodiscard]] span_log* spans() const noexcept override { return engine_->spans(); }
 
-  [[nodiscard]] bool runs_later() const noexcept override { return belay::runs_later(engine_->compute()); }
   [[nodiscard]] stream_event record() override { return engine_->compute().record(); }
-  void synchronize() override { engine_->compute().synchronize(); }
-  void wait(pending&& under_way, where at) override { std::move(under_way).then(engine_->compute(), at); }
+  void wait(const stream_event& over, [[maybe_unused]] where at) override {
+    if constexpr (requires { engine_->compute().wait(over, at); })
+      engine_->compute().wait(over, at);
+    else
+      engine_->compute().wait(over);
+  }
 
   [[nodiscard]] bool runs_notes() const noexcept override { return !on_device; }
   void queue([[maybe_unused]] const stream_note& note) override {
@@ -33258,13 +33309,16 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 
 // ---- belay/parallel/schedule/exchanges.hpp
 //
-// Finds the exchanges of a schedule from what its ranks compute. A tensor travels at a moment at which both ranks are
-// between two computes, the last one before it is needed: neither waits for the other, and it is received when it is
-// used. Where there is no such moment it travels as soon as it is there.
+// Finds the exchanges of a schedule from what its ranks compute. A tensor travels as soon as both ranks are between two
+// computes and it is there: in the sender's gap after its compute, and in the receiver's first gap that is not over
+// when it is made. A rank computes on while it travels, so the sender does not wait for the receiver, and the receiver
+// waits where it uses the tensor. All ranks give their exchanges in one order, that in which tensors are made; and of
+// those that are made together, that of their stages; what crosses between two ranks is one exchange.
 //
-// Such a table runs although nothing is buffered. Give every exchange the time at which the compute after it begins.
-// Two ranks that meet each have this time after the time of the other's exchange before. So of all exchanges that are
-// not over the one with the least time has partners whose earlier exchanges are over: no circle of ranks can wait.
+// Such a table runs although nothing is buffered, also where ranks wait in each exchange. An exchange of a gap has
+// tensors that are made after the compute before it began and before the one after it begins. So of all gaps that are
+// not over, that which ends first has partners whose earlier gaps are over; and within it all keep the one order: no
+// circle of ranks can wait.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -33289,46 +33343,68 @@ struct rank_gaps {
   [[nodiscard]] constexpr std::size_t to(std::size_t gap) const noexcept { return is_within_pair(gap) ? gap - 1 : gap; }
 };
 
-/// The gaps of sender and receiver in which a tensor travels.
-struct meeting_gaps {
-  std::size_t sender;
-  std::size_t receiver;
+/// The gap of the receiver in which a tensor travels that is made at `there` and that its compute `used` takes: the
+/// first one that ends no earlier.
+[[nodiscard]] constexpr std::size_t find_receiving_gap(const rank_gaps& receiver, ticks there, std::size_t used) {
+  std::size_t gap = receiver.to(used);
+  while (gap > 0 && receiver.closes(gap - 1) >= there) --gap;
+  return gap;
+}
+
+/// The order of tensors that travel: when they are made, when both ranks are between two computes, and which stage has
+/// made them. All ranks know it.
+struct travel_order {
+  ticks made = 0;
+  ticks met = 0;
+  std::size_t lower = 0;  // of the two ranks
+  std::size_t upper = 0;
+  std::size_t tensor = 0;
+
+  [[nodiscard]] constexpr bool travels_with(const travel_order& other) const noexcept {
+    return made == other.made && met == other.met && lower == other.lower && upper == other.upper;
+  }
+  [[nodiscard]] constexpr bool before(const travel_order& other) const noexcept {
+    if (made != other.made) return made < other.made;
+    if (met != other.met) return met < other.met;
+    return tensor < other.tensor;
+  }
 };
 
-/// Of a tensor that the sender's compute `made` gives and the receiver's compute `used` takes.
-[[nodiscard]] constexpr meeting_gaps find_meeting(const rank_gaps& sender, std::size_t made, const rank_gaps& receiver,
-                                                  std::size_t used) {
-  const ticks there = sender.ends[made], needed = receiver.begins[used];
-  const std::size_t first = sender.from(made + 1), last = receiver.to(used);
-  std::size_t sends = first, receives = last;
-  while (sends < sender.size && sender.ends[sends] <= needed) ++sends;
-  while (true) {
-    if (sender.opens(sends) > receiver.closes(receives)) {
-      if (sends == first) break;
-      sends = sender.to(sends - 1);
-    } else if (receiver.opens(receives) > sender.closes(sends)) {
-      if (receives == 0) break;
-      receives = receiver.to(receives - 1);
-      if (receiver.closes(receives) < there) break;
-    } else {
-      return {sends, receives};
+/// The transfers of the gaps of all ranks, each gap's in the order in which they travel.
+class gap_transfers {
+ public:
+  constexpr gap_transfers(std::size_t gaps, std::size_t transfers)
+      : first_(gaps), next_(transfers + 1), moved_(transfers + 1), orders_(transfers + 1) {}
+
+  constexpr void add(std::size_t gap, const transfer& moved, const travel_order& order) {
+    const std::uint32_t added = ++size_;
+    moved_[added] = moved;
+    orders_[added] = order;
+    std::uint32_t* link = &first_[gap];
+    while (*link != 0 && orders_[*link].before(order)) link = &next_[*link];
+    next_[added] = *link;
+    *link = added;
+  }
+  /// Calls `out(action)` for the exchanges of a gap.
+  template <class Out>
+  constexpr void write(std::size_t gap, Out& out) const {
+    for (std::uint32_t at = first_[gap]; at != 0;) {
+      action together = action::exchange();
+      const travel_order& order = orders_[at];
+      for (; at != 0 && together.transfer_count < action::most_transfers && orders_[at].travels_with(order);
+           at = next_[at])
+        together.group[together.transfer_count++] = moved_[at];
+      out(together);
     }
   }
-  receives = last;
-  while (receives > 0 && receiver.closes(receives - 1) >= there) --receives;
-  return {first, receives};
-}
 
-/// An exchange whose sends come before its receives.
-[[nodiscard]] constexpr action sends_first(const action& exchange) {
-  action ordered = exchange;
-  std::size_t at = 0;
-  for (const transfer_direction direction : {transfer_direction::send, transfer_direction::receive}) {
-    for (std::size_t i = 0; i < exchange.transfer_count; ++i)
-      if (exchange.group[i].direction == direction) ordered.group[at++] = exchange.group[i];
-  }
-  return ordered;
-}
+ private:
+  scratch_array<std::uint32_t> first_;  // of each gap; 0: none
+  scratch_array<std::uint32_t> next_;   // of each transfer, from 1 on
+  scratch_array<transfer> moved_;
+  scratch_array<travel_order> orders_;
+  std::uint32_t size_ = 0;
+};
 
 /// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1,
 /// and so on; and `out.next_rank()` before each rank. Throws usage_error where no exchanges would make the lists run.
@@ -33338,16 +33414,13 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   if (!run_eagerly(lists, equal_costs{}, times))
     throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
-  const scratch_array<action> before(lists.room());  // of every compute
-  const scratch_array<action> after(ranks);          // the last ones
+  gap_transfers transfers(lists.room() + ranks, 4 * stages * micro_batches);
   const auto gaps_of = [&](std::size_t rank) {
     const std::size_t first = lists.first(rank);
     return rank_gaps{times.begin.data() + first, times.end.data() + first, lists.size(rank)};
   };
-  const auto exchange_at = [&](std::size_t rank, std::size_t gap) -> action& {
-    action& found = gap == lists.size(rank) ? after[rank] : before[lists.first(rank) + gap];
-    found.kind = action_kind::exchange;
-    return found;
+  const auto number_of = [&](std::size_t rank, std::size_t gap) {
+    return gap == lists.size(rank) ? lists.room() + rank : lists.first(rank) + gap;
   };
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const rank_gaps own = gaps_of(rank);
@@ -33363,21 +33436,26 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
       if (from == rank) continue;
       const std::size_t cell = source * micro_batches + now.micro_batch;
       const std::size_t made = (forward ? times.forward : times.input)[cell] - 1 - lists.first(from);
-      const meeting_gaps met = find_meeting(gaps_of(from), made, own, i);
+      const rank_gaps sender = gaps_of(from);
+      const ticks there = sender.ends[made];
+      const std::size_t sends = sender.from(made + 1), receives = find_receiving_gap(own, there, i);
       const payload what = forward ? payload::activation : payload::gradient;
-      exchange_at(from, met.sender).send(what, now.micro_batch, rank, lists.chunk_of(source));
-      exchange_at(rank, met.receiver).receive(what, now.micro_batch, from, now.chunk);
+      const travel_order order{there, greater_of(there, own.opens(receives)), lesser_of(from, rank),
+                               greater_of(from, rank), 2 * cell + (forward ? 0 : 1)};
+      action both = action::exchange();
+      both.send(what, now.micro_batch, rank, lists.chunk_of(source)).receive(what, now.micro_batch, from, now.chunk);
+      transfers.add(number_of(from, sends), both.group[0], order);
+      transfers.add(number_of(rank, receives), both.group[1], order);
     }
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     out.next_rank();
     const planned_compute* const list = lists.of(rank);
-    const action* const exchanges = before.data() + lists.first(rank);
     for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      if (exchanges[i].transfer_count > 0) out(sends_first(exchanges[i]));
+      transfers.write(number_of(rank, i), out);
       out(list[i]);
     }
-    if (after[rank].transfer_count > 0) out(sends_first(after[rank]));
+    transfers.write(number_of(rank, lists.size(rank)), out);
   }
 }
 
@@ -34420,8 +34498,8 @@ BELAY_DECL dynamic_table named_table(std::string_view name, std::size_t ranks, s
 // each action:
 //
 //   belay-schedule 1,1f1b,2,2            format, name, ranks, micro-batches
-//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
-//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
+//   F0,SA0>1,F1,SA1>1,RG0<1,B0,RG1<1,B1
+//   RA0<0,F0,RA1<0,B0,SG0>0,F1,B1,SG1>0
 //
 //   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
 //
@@ -34898,9 +34976,11 @@ BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_
 
 // ---- belay/parallel/schedule/timeline.hpp
 //
-// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward; transfers take no
-// time, but wait for their partner. Copies and collectives of a rank run beside its computes. The result is how long
-// the pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. The exchanges of a
+// rank run beside its computes, one after the other, each once the rank has come to it and its partners to theirs; a
+// compute waits for its input, and the end of a row for the last exchange. Copies and collectives run beside computes,
+// too. The result is how long the pipeline takes and how much of that is waiting: the prediction for a run's measured
+// bubble.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -34911,7 +34991,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: in an exchange until its partners came, or for what runs beside its computes
+  PerRank waiting{};  // per rank: for inputs, for its last exchange, and for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -34951,23 +35031,39 @@ struct beside_times {
   typename Storage::template per_stage<Time> gathered;
 };
 
+/// The exchanges of ranks: the one that each is at or was at last, and when received tensors were there.
+template <class Storage, class Time>
+struct exchange_times {
+  constexpr exchange_times(std::size_t ranks, std::size_t stages, std::size_t micro_batches)
+      : begun(Storage::template each_rank<Time>(ranks)), over(begun) {
+    for (auto& end : posted) end = Storage::template each_cell<Time>(stages, micro_batches);
+    for (auto& what : arrived) what = Storage::template each_cell<Time>(stages, micro_batches);
+  }
+
+  typename Storage::template per_rank<Time> begun;  // when its rank came to it, and the one before was over
+  typename Storage::template per_rank<Time> over;   // with all partners so far
+  // By own_end, stage and number of the tensor.
+  std::array<typename Storage::template per_cell<Time>, 4> posted;
+  // By payload, the stage that takes it, and micro-batch.
+  std::array<typename Storage::template per_cell<Time>, 2> arrived;
+};
+
 /// A clock for `play`. `takes(rank, action)` is the time of a compute, `Watch(rank, action, begin, end)` is called for
-/// each.
-template <any_table Table, class PerRank, class PostTimes, class Takes, class Watch>
+/// each. In a walk in which ranks wait in each exchange, what a compute or an exchange comes after was visited before.
+template <any_table Table, class PerRank, class Takes, class Watch>
 class clock_visitor {
  public:
   using time = typename PerRank::value_type;
-
   using beside = beside_times<typename Table::storage, time>;
+  using exchanges = exchange_times<typename Table::storage, time>;
 
-  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, PerRank& met, PostTimes& posted_at,
-                          beside& over, time message, const Takes& takes, Watch& watch)
+  constexpr clock_visitor(const Table& table, timeline_result<PerRank>& result, exchanges& of, beside& over,
+                          time message, const Takes& takes, Watch& watch)
       : table_(table),
         micro_batches_(table.micro_batches()),
         over_(over),
         result_(result),
-        met_(met),
-        posted_at_(posted_at),
+        exchanges_(of),
         message_(message),
         takes_(takes),
         watch_(watch) {}
@@ -34976,25 +35072,40 @@ class clock_visitor {
     const time takes = takes_(rank, now);
     if (is_beside(now.kind) && now.kind != action_kind::recompute) return run_beside(rank, now, takes);
     if (has_beside_) wait_for_beside(rank, now);
+    wait_for_input(rank, now);
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
     watch_(rank, now, begin, result_.end[rank]);
   }
-  constexpr void post(std::size_t rank) { met_[rank] = result_.end[rank]; }
+  constexpr void post(std::size_t rank) {
+    time& begun = exchanges_.begun[rank];
+    begun = exchanges_.over[rank];
+    if (begun < result_.end[rank]) begun = result_.end[rank];
+    exchanges_.over[rank] = begun;
+  }
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
-    posted_at_[end * micro_batches_ + number] = result_.end[rank];
+    posted_at(end, number) = exchanges_.begun[rank];
   }
   constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
-    not_before(rank, posted_at_[end * micro_batches_ + number] + message_);
+    const time theirs = posted_at(end, number);
+    over_not_before(rank, (theirs < exchanges_.begun[rank] ? exchanges_.begun[rank] : theirs) + message_);
   }
-  constexpr void wake(std::size_t waiting, std::size_t rank) { not_before(waiting, result_.end[rank] + message_); }
-  constexpr void complete(std::size_t rank) {
-    result_.waiting[rank] += met_[rank] - result_.end[rank];
-    result_.end[rank] = met_[rank];
+  constexpr void wake(std::size_t waiting, std::size_t rank) {
+    const time theirs = exchanges_.begun[rank];
+    over_not_before(waiting, (theirs < exchanges_.begun[waiting] ? exchanges_.begun[waiting] : theirs) + message_);
+  }
+  constexpr void complete(std::size_t rank, std::span<const action> all) {
+    for (const action& each : all) {
+      for (const transfer& moved : each.transfers()) {
+        if (moved.direction == transfer_direction::send) continue;
+        arrived_at(moved.what, table_.stage(rank, moved.chunk), moved.micro_batch) = exchanges_.over[rank];
+      }
+    }
   }
   // Nothing runs beside any more when a rank is done.
   constexpr void end(std::size_t rank) {
+    wait_until(rank, exchanges_.over[rank]);
     wait_until(rank, over_.copies[rank]);
     wait_until(rank, over_.collectives[rank]);
   }
@@ -35023,8 +35134,23 @@ class clock_visitor {
     result_.waiting[rank] += moment - result_.end[rank];
     result_.end[rank] = moment;
   }
-  constexpr void not_before(std::size_t rank, time moment) {
-    if (moment > met_[rank]) met_[rank] = moment;
+  // Of both computes of a pair, both inputs are there when it begins.
+  constexpr void wait_for_input(std::size_t rank, const action& now) {
+    if (now.kind == action_kind::weight_gradient || now.kind == action_kind::recompute) return;
+    const std::size_t stage = table_.stage(rank, now.chunk);
+    const bool forward = now.kind == action_kind::forward;
+    if (forward ? stage == 0 : stage + 1 == table_.stages()) return;
+    if (table_.rank_of(forward ? stage - 1 : stage + 1) == rank) return;
+    wait_until(rank, arrived_at(forward ? payload::activation : payload::gradient, stage, now.micro_batch));
+  }
+  constexpr time& posted_at(std::size_t end, std::size_t number) {
+    return exchanges_.posted[end % 4].data()[end / 4 * micro_batches_ + number];
+  }
+  constexpr time& arrived_at(payload what, std::size_t stage, std::size_t micro_batch) {
+    return exchanges_.arrived[static_cast<std::size_t>(what)].data()[stage * micro_batches_ + micro_batch];
+  }
+  constexpr void over_not_before(std::size_t rank, time moment) {
+    if (moment > exchanges_.over[rank]) exchanges_.over[rank] = moment;
   }
 
   const Table& table_;
@@ -35032,8 +35158,7 @@ class clock_visitor {
   beside& over_;
   bool has_beside_ = false;
   timeline_result<PerRank>& result_;
-  PerRank& met_;
-  PostTimes& posted_at_;
+  exchanges& exchanges_;
   time message_;
   const Takes& takes_;
   Watch& watch_;
@@ -35049,12 +35174,9 @@ class timeline_player {
   explicit constexpr timeline_player(const Table& table, where at = where::current())
       : table_(&table),
         state_(table.ranks(), table.stages()),
-        met_(Table::storage::template each_rank<Time>(table.ranks())),
+        exchanges_(table.ranks(), table.stages(), table.micro_batches()),
         over_(table.ranks(), table.stages(), table.micro_batches()) {
-    result_.busy = met_;
-    result_.waiting = met_;
-    result_.end = met_;
-    for (auto& end : posted_at_) end = Table::storage::template each_cell<Time>(table.stages(), table.micro_batches());
+    result_.busy = result_.waiting = result_.end = exchanges_.over;
     const auto proven = proof(table);
     if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
   }
@@ -35113,31 +35235,15 @@ class timeline_player {
   }
 
  private:
-  // By end, then by number of the tensor.
-  class post_times {
-   public:
-    explicit constexpr post_times(timeline_player& of) : of_(of) {}
-    constexpr Time& operator[](std::size_t at) const {
-      const std::size_t micro_batches = of_.table_->micro_batches();
-      const std::size_t end = at / micro_batches;
-      return of_.posted_at_[end % 4].data()[end / 4 * micro_batches + at % micro_batches];
-    }
-
-   private:
-    timeline_player& of_;
-  };
-
   template <class Takes, class Watch>
   constexpr const timeline_result<per_rank>& walk(const Takes& takes, Time message, transport by, Watch& watch) {
     result_.total = Time{};
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       result_.busy[rank] = result_.waiting[rank] = result_.end[rank] = Time{};
-      over_.copies[rank] = over_.collectives[rank] = Time{};
+      over_.copies[rank] = over_.collectives[rank] = exchanges_.over[rank] = Time{};
     }
     for (std::size_t stage = 0; stage < table_->stages(); ++stage) over_.gathered.data()[stage] = Time{};
-    const post_times posted_at(*this);
-    clock_visitor<Table, per_rank, const post_times, Takes, Watch> clock(*table_, result_, met_, posted_at, over_,
-                                                                         message, takes, watch);
+    clock_visitor<Table, per_rank, Takes, Watch> clock(*table_, result_, exchanges_, over_, message, takes, watch);
     schedule::play(*table_, state_, clock, by);
     for (std::size_t rank = 0; rank < table_->ranks(); ++rank) {
       clock.end(rank);
@@ -35148,10 +35254,8 @@ class timeline_player {
 
   const Table* table_;
   play_state<typename Table::storage> state_;
-  per_rank met_;  // per rank: when the group it stands in has met all partners so far
+  exchange_times<typename Table::storage, Time> exchanges_;
   beside_times<typename Table::storage, Time> over_;
-  // By own_end: when the tensors of each stage were posted.
-  std::array<typename Table::storage::template per_cell<Time>, 4> posted_at_{};
   timeline_result<per_rank> result_;
 };
 
@@ -35175,8 +35279,8 @@ struct table_costs {
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
-/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
-/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one after the other beside
+/// the computes; with more, each edge for itself, and a rank waits after a send where the edge is full.
 struct edge_depths {
   std::size_t to_run = 0;
   std::size_t to_reach_total = 0;

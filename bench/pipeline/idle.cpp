@@ -3,7 +3,7 @@
 // How long ranks of a pipeline wait: two of them, one on each core, with immediate streams and stages that do nothing
 // but compute for a millisecond: a forward, an input gradient, a weight gradient each. Of every schedule a line of
 // JSON: the share of the time that no rank computes, of each round, beside that of the schedule alone, where tensors
-// wait for nobody, and where each send waits for its receive.
+// wait for nobody, and where a rank's exchanges run one after the other.
 //   pipeline_idle ROUNDS MICRO_BATCHES MICROSECONDS      bench/run pipeline
 #include <algorithm>
 #include <array>

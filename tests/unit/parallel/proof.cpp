@@ -253,8 +253,8 @@ TEST_CASE("two neighbours that both send first deadlock under rendezvous") {
   CHECK(prove(grouped, 2).valid());
 }
 
-TEST_CASE("1F1B with its groups taken apart deadlocks") {
-  lists all = lists_of(schedule::one_f_one_b(3, 6));
+TEST_CASE("what crosses between two ranks deadlocks where both send first, each in an exchange of its own") {
+  lists all = lists_of(schedule::named_table("zb-h2", 3, 6));
   for (auto& list : all) {
     std::vector<action> apart;
     for (const action& now : list) {
@@ -262,11 +262,14 @@ TEST_CASE("1F1B with its groups taken apart deadlocks") {
         apart.push_back(now);
         continue;
       }
-      for (const auto& moved : now.transfers()) {
-        action single = action::exchange();
-        single.transfer_count = 1;
-        single.group[0] = moved;
-        apart.push_back(single);
+      for (const auto direction : {transfer_direction::send, transfer_direction::receive}) {
+        for (const auto& moved : now.transfers()) {
+          if (moved.direction != direction) continue;
+          action single = action::exchange();
+          single.transfer_count = 1;
+          single.group[0] = moved;
+          apart.push_back(single);
+        }
       }
     }
     list = apart;
@@ -286,7 +289,7 @@ TEST_CASE("a tensor that is used before it is there is refused") {
   std::swap(all[0][0], all[0][1]);  // SA0 before F0
   CHECK(prove(all, 2).reason.kind == fault_kind::send_before_compute);
   all = good;
-  std::swap(all[0][3], all[0][4]);  // B0 before its gradient came
+  std::swap(all[0][4], all[0][5]);  // B0 before its gradient came
   const auto result = prove(all, 2);
   CHECK(result.reason.kind == fault_kind::backward_before_receive);
   CHECK(result.matched);

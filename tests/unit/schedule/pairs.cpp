@@ -113,7 +113,7 @@ TEST_CASE("a gradient that the backward of a pair takes is received before the p
   const auto found = belay::proof(table);
   CHECK_MESSAGE(found.valid(), belay::explain(found.reason));
   CHECK(schedule::to_csv(table) ==
-        "belay-schedule 1,waits,2,2\nF0,SA0>1+RG0<1,F1&B0,SA1>1+RG1<1,B1\nRA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0\n");
+        "belay-schedule 1,waits,2,2\nF0,SA0>1,RG0<1,F1&B0,SA1>1,RG1<1,B1\nRA0<0,F0,B0,SG0>0,RA1<0,F1,B1,SG1>0\n");
 }
 
 TEST_CASE("lists in which a pair waits for itself have no time") {

@@ -4,8 +4,8 @@
 // each action:
 //
 //   belay-schedule 1,1f1b,2,2            format, name, ranks, micro-batches
-//   F0,SA0>1,F1,SA1>1+RG0<1,B0,RG1<1,B1
-//   RA0<0,F0,B0,SG0>0+RA1<0,F1,B1,SG1>0
+//   F0,SA0>1,F1,SA1>1,RG0<1,B0,RG1<1,B1
+//   RA0<0,F0,RA1<0,B0,SG0>0,F1,B1,SG1>0
 //
 //   belay-schedule 2,zb-v,2,2,2,v        and the stages of each rank, and where they lie: loop, v, or by rank
 //

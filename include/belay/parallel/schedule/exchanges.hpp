@@ -13,7 +13,6 @@
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -73,39 +72,41 @@ struct travel_order {
   }
 };
 
-/// Of a rank's transfer in a run of the lists with these times; `met` has those of all tensors.
-[[nodiscard]] constexpr travel_order order_of(const compute_lists& lists, const eager_times& times, const ticks* met,
-                                              std::size_t rank, const transfer& moved) {
-  const std::size_t peer = moved.peer, own = lists.stage(rank, moved.chunk);
-  const bool activation = moved.what == payload::activation;
-  const bool sends = moved.direction == transfer_direction::send;
-  const std::size_t maker = sends ? own : activation ? own - 1 : own + 1;
-  const std::size_t cell = maker * lists.micro_batches() + moved.micro_batch;
-  const std::size_t compute = (activation ? times.forward : times.input)[cell] - 1;
-  const std::size_t tensor = 2 * cell + (activation ? 0 : 1);
-  return {times.end[compute], met[tensor], lesser_of(rank, peer), greater_of(rank, peer), tensor};
-}
+/// The transfers of the gaps of all ranks, each gap's in the order in which they travel.
+class gap_transfers {
+ public:
+  constexpr gap_transfers(std::size_t gaps, std::size_t transfers)
+      : first_(gaps), next_(transfers + 1), moved_(transfers + 1), orders_(transfers + 1) {}
 
-/// Calls `out(action)` for the exchanges of a gap, in the order of its tensors.
-template <class Out>
-constexpr void write_exchanges(const compute_lists& lists, const eager_times& times, const ticks* met,
-                               std::size_t rank, const action& gap, Out& out) {
-  std::array<travel_order, action::most_transfers> orders{};
-  std::array<std::size_t, action::most_transfers> sorted{};
-  for (std::size_t i = 0; i < gap.transfer_count; ++i) {
-    orders[i] = order_of(lists, times, met, rank, gap.group[i]);
-    std::size_t at = i;
-    for (; at > 0 && orders[i].before(orders[sorted[at - 1]]); --at) sorted[at] = sorted[at - 1];
-    sorted[at] = i;
+  constexpr void add(std::size_t gap, const transfer& moved, const travel_order& order) {
+    const std::uint32_t added = ++size_;
+    moved_[added] = moved;
+    orders_[added] = order;
+    std::uint32_t* link = &first_[gap];
+    while (*link != 0 && orders_[*link].before(order)) link = &next_[*link];
+    next_[added] = *link;
+    *link = added;
   }
-  for (std::size_t i = 0; i < gap.transfer_count;) {
-    action together = action::exchange();
-    const travel_order& first = orders[sorted[i]];
-    for (; i < gap.transfer_count && orders[sorted[i]].travels_with(first); ++i)
-      together.group[together.transfer_count++] = gap.group[sorted[i]];
-    out(together);
+  /// Calls `out(action)` for the exchanges of a gap.
+  template <class Out>
+  constexpr void write(std::size_t gap, Out& out) const {
+    for (std::uint32_t at = first_[gap]; at != 0;) {
+      action together = action::exchange();
+      const travel_order& order = orders_[at];
+      for (; at != 0 && together.transfer_count < action::most_transfers && orders_[at].travels_with(order);
+           at = next_[at])
+        together.group[together.transfer_count++] = moved_[at];
+      out(together);
+    }
   }
-}
+
+ private:
+  scratch_array<std::uint32_t> first_;  // of each gap; 0: none
+  scratch_array<std::uint32_t> next_;   // of each transfer, from 1 on
+  scratch_array<transfer> moved_;
+  scratch_array<travel_order> orders_;
+  std::uint32_t size_ = 0;
+};
 
 /// Calls `out(planned_compute)` and `out(action)` for computes and exchanges of rank 0 in order, then those of rank 1,
 /// and so on; and `out.next_rank()` before each rank. Throws usage_error where no exchanges would make the lists run.
@@ -115,17 +116,13 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   if (!run_eagerly(lists, equal_costs{}, times))
     throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
-  const scratch_array<action> before(lists.room());  // of every compute
-  const scratch_array<action> after(ranks);          // the last ones
-  const scratch_array<ticks> met(2 * stages * micro_batches);
+  gap_transfers transfers(lists.room() + ranks, 4 * stages * micro_batches);
   const auto gaps_of = [&](std::size_t rank) {
     const std::size_t first = lists.first(rank);
     return rank_gaps{times.begin.data() + first, times.end.data() + first, lists.size(rank)};
   };
-  const auto exchange_at = [&](std::size_t rank, std::size_t gap) -> action& {
-    action& found = gap == lists.size(rank) ? after[rank] : before[lists.first(rank) + gap];
-    found.kind = action_kind::exchange;
-    return found;
+  const auto number_of = [&](std::size_t rank, std::size_t gap) {
+    return gap == lists.size(rank) ? lists.room() + rank : lists.first(rank) + gap;
   };
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const rank_gaps own = gaps_of(rank);
@@ -144,21 +141,23 @@ constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
       const rank_gaps sender = gaps_of(from);
       const ticks there = sender.ends[made];
       const std::size_t sends = sender.from(made + 1), receives = find_receiving_gap(own, there, i);
-      met[2 * cell + (forward ? 0 : 1)] = greater_of(there, own.opens(receives));
       const payload what = forward ? payload::activation : payload::gradient;
-      exchange_at(from, sends).send(what, now.micro_batch, rank, lists.chunk_of(source));
-      exchange_at(rank, receives).receive(what, now.micro_batch, from, now.chunk);
+      const travel_order order{there, greater_of(there, own.opens(receives)), lesser_of(from, rank),
+                               greater_of(from, rank), 2 * cell + (forward ? 0 : 1)};
+      action both = action::exchange();
+      both.send(what, now.micro_batch, rank, lists.chunk_of(source)).receive(what, now.micro_batch, from, now.chunk);
+      transfers.add(number_of(from, sends), both.group[0], order);
+      transfers.add(number_of(rank, receives), both.group[1], order);
     }
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     out.next_rank();
     const planned_compute* const list = lists.of(rank);
-    const action* const exchanges = before.data() + lists.first(rank);
     for (std::size_t i = 0; i < lists.size(rank); ++i) {
-      if (exchanges[i].transfer_count > 0) write_exchanges(lists, times, met.data(), rank, exchanges[i], out);
+      transfers.write(number_of(rank, i), out);
       out(list[i]);
     }
-    if (after[rank].transfer_count > 0) write_exchanges(lists, times, met.data(), rank, after[rank], out);
+    transfers.write(number_of(rank, lists.size(rank)), out);
   }
 }
 

@@ -320,8 +320,8 @@ struct table_costs {
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
-/// it takes no longer than its computes. With 0 they travel in the table's exchanges, where both ranks wait for each
-/// other; with more, a rank waits for a tensor when it uses it, and after a send only where the edge is full.
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one after the other beside
+/// the computes; with more, each edge for itself, and a rank waits after a send where the edge is full.
 struct edge_depths {
   std::size_t to_run = 0;
   std::size_t to_reach_total = 0;
