@@ -302,9 +302,8 @@ std::vector<double> losses_of_layers(int stages, bool by_view) {
             step, stage, [&](std::size_t m) { return hidden_view(inputs[m]); }, loss);
       auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows});
       std::vector<belay::executed_action> row(pipeline.executed().begin(), pipeline.executed().end());
-      std::sort(row.begin(), row.end(), [](const auto& left, const auto& right) {
-        return std::pair(left.begin, left.end) < std::pair(right.begin, right.end);
-      });  // its actions follow each other, an exchange where it was waited for
+      // Its actions follow each other, an exchange where it was waited for.
+      std::ranges::sort(row, {}, [](const auto& each) { return std::pair(each.begin, each.end); });
       bool whole = watched.actions == row.size() && row.size() >= 2 * micro_batches;
       for (std::size_t i = 0; i < row.size() && !run.rehearsing(); ++i)
         whole = whole && row[i].end >= row[i].begin && (i == 0 || row[i].begin == row[i - 1].end);
