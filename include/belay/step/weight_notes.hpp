@@ -189,7 +189,8 @@ class weight_note_pool {
     for (weight_note& each : more_) add_free(each);
     use(own_);
   }
-  /// The most that there were at a time.
+  /// How many there are now, and the most that there were at a time.
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
   [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
 
  private:
