@@ -272,7 +272,10 @@ TEST_CASE("halves gather, recompute, reduce and bring back as often as whole bac
     CHECK(got.calls["recompute elsewhere"] == 0);
     for (const char* call : {"reduce_scatter_v", "all_gather_v", "copy"}) CHECK(got.calls[call] > 0);
   };
-  for (const char* name : {"zb-h1", "zb-v"}) compare(name, belay::recompute_none{}), compare(name, belay::recompute_all{});
+  for (const char* name : {"zb-h1", "zb-v"}) {
+    compare(name, belay::recompute_none{});
+    compare(name, belay::recompute_all{});
+  }
 }
 
 namespace {
