@@ -90,6 +90,14 @@ void train(const schedule::dynamic_table& table, Rule rule, trained_chunks& out)
       for (network& part : net.parts()) out.keep(part);
   };
   const belay::rehearsal_result planned = belay::rehearse(ranks, body);
+  // The table of tokens asks for its gradient's memory, on the rank that has the first stage.
+  std::size_t halves = 0;
+  for (const schedule::action& each : table.actions(table.rank_of(0)))
+    if (each.kind == schedule::action_kind::input_gradient && each.chunk == table.chunk_of(0)) ++halves;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank)
+    CHECK(planned.memory[rank].added_at_once == (table.rank_of(0) == rank ? halves : 0));
+  const std::string said = "halves at most " + std::to_string(halves) + " on a rank add their weight gradients";
+  CHECK((planned.text().find(said) != std::string::npos) == (halves > 0));
   belay::launch(belay::host::world{ranks}, [&](belay::rank& rank, belay::run& run) {
     body(rank, run);
     if (run.rehearsing()) return;
@@ -213,6 +221,10 @@ schedule::dynamic_table whole_backwards_of(const schedule::dynamic_table& halves
 // Two pipelines of two ranks, whose layers are divided between them (ZeRO 3), with activations in the host's memory.
 template <class Rule>
 void train_divided(const schedule::dynamic_table& table, Rule rule, counted& out) {
+  // They outlive the ranks: what a stream has begun ends its span.
+  std::vector<std::vector<belay::traced_span>> rooms(4, std::vector<belay::traced_span>(4096));
+  std::deque<belay::span_log> logs;
+  for (auto& room : rooms) logs.emplace_back(room);
   belay::launch(belay::host::world{4}, [&](belay::rank& rank, auto& run) {
     using run_type = std::remove_reference_t<decltype(run)>;
     using activations_type = belay::offloaded_activations<typename run_type::engine_type>;
@@ -229,8 +241,7 @@ void train_divided(const schedule::dynamic_table& table, Rule rule, counted& out
     for (network& part : net.parts())
       pointers.push_back(&own.emplace_back(whole.emplace_back(part, store), rule, activations));
     belay::pipeline pipeline{mesh, table, belay::boundary<float>({rows, width})};
-    std::vector<belay::traced_span> room(4096);
-    belay::span_log log(room);
+    belay::span_log& log = logs[static_cast<std::size_t>(rank.number())];
     for (auto number : run.steps(2)) {
       const batch data(number);
       if constexpr (requires { run.engine().trace_into(&log); })
