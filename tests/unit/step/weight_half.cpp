@@ -344,4 +344,17 @@ TEST_CASE("a lost second half keeps the step from committing, and is named") {
   CHECK(text.find("weight-gradient job of layer 0 'projection' (micro-batch 2") != std::string::npos);
   CHECK(text.find("its weight gradient was never computed") != std::string::npos);
   CHECK(b.meter.live_bytes() == 0);
+  CHECK(b.engine.notes().used() == 0);
+  layer.begin();
+  belay::step next{b.engine};
+  for (std::size_t m = 0; m < 2; ++m) {
+    auto y = belay::forward(next.micro_batch(m), layer, b.x());
+    std::move(y).backward_input(b.dy()).weights();
+  }
+  auto outcome = std::move(next).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+  bench fresh;
+  const sums expected = whole(fresh, 2);
+  CHECK(layer.weight_sum == expected.weight);
+  CHECK(layer.bias_sum == expected.bias);
 }
