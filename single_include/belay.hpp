@@ -20973,7 +20973,15 @@ class frame_arithmetic {
 namespace belay::inline BELAY_ABI {
 
 /// The purpose of a layer's call.
-enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight_gradient, recompute, discard };
+enum class layer_call : std::uint8_t {
+  forward,
+  backward,
+  input_gradient,
+  weight_gradient,
+  added_at_once,  // no call: an input gradient that was one with its weight gradient says so at its end
+  recompute,
+  discard
+};
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
   switch (what) {
@@ -20981,6 +20989,7 @@ enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight
     case layer_call::backward: return "backward";
     case layer_call::input_gradient: return "input gradient";
     case layer_call::weight_gradient: return "weight gradient";
+    case layer_call::added_at_once: return "weights at once";
     case layer_call::recompute: return "recompute";
     case layer_call::discard: return "discard";
   }
@@ -21645,14 +21654,21 @@ class weight_note_pool {
   }
   /// The step has ended, and its leases with it: all notes are free.
   void clear() noexcept {
+    most_at_once_ = greater_of(most_at_once_, std::exchange(at_once_, std::size_t{0}));
     if (used_ == 0) return;
     used_ = 0;
     free_ = nullptr;
     for (weight_note& each : more_) add_free(each);
     use(own_);
   }
-  /// The most that there were at a time.
+  /// How many there are now, and the most that there were at a time.
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
   [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
+
+  /// A call has added in its first half, because it has asked for a gradient's memory; how many have, in the step of
+  /// most of them that has ended.
+  void note_added_at_once() noexcept { ++at_once_; }
+  [[nodiscard]] std::size_t added_at_once() const noexcept { return most_at_once_; }
 
  private:
   void add_free(weight_note& note) noexcept { note.next = std::exchange(free_, &note); }
@@ -21662,6 +21678,8 @@ class weight_note_pool {
   weight_note* free_ = nullptr;
   std::size_t used_ = 0;
   std::size_t peak_ = 0;
+  std::size_t at_once_ = 0;
+  std::size_t most_at_once_ = 0;
 };
 
 /// The notes of one call, in the order in which they were made. They are given back by whoever runs them, or with the
@@ -27683,6 +27701,10 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
       const mark under_way{engine_->watch(), of.call_.now(layer_call::input_gradient)};
       contribution_list contributions;
       of.call_.run(layer_call::input_gradient, [&] { run_first_half(of, contributions, dout); });
+      if (added_at_once_) {
+        engine_->notes().note_added_at_once();
+        const mark said{engine_->watch(), of.call_.now(layer_call::added_at_once)};
+      }
       if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
     }
     if constexpr (written_by_layer) {
@@ -46279,6 +46301,7 @@ struct run_memory {
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
   bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
   std::size_t notes = 0;                             // of weight halves, at a time
+  std::size_t added_at_once = 0;                     // calls of a step whose first half was the second, too
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
@@ -46299,10 +46322,11 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
 }
 
 inline constexpr const char* notes_row = "notes of weight gradients";
-/// Plans so many notes of backwards in two halves, which the run leases.
-inline void add_notes(planned_run& to, std::size_t count) {
-  to.memory.notes = count;
-  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(count));
+/// Plans as many notes of backwards in two halves as a rehearsal has found, which the run leases.
+inline void add_notes(planned_run& to, const weight_note_pool& found) {
+  to.memory.notes = found.peak();
+  to.memory.added_at_once = found.added_at_once();
+  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(to.memory.notes));
   if (bytes == 0) return;
   to.plan.add(tier::host, notes_row, bytes);
   to.memory.persistent[static_cast<std::size_t>(tier::host)] += bytes;
@@ -46669,8 +46693,14 @@ BELAY_DECL std::string rehearsal_result::text(const launch_options& options) con
   std::size_t gaps = 0;
   for (const rank_plan& rank : plan.ranks())
     gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
+  std::string out = plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " +
+                    std::to_string(gaps) + " bytes of arena to a rank's device tier\n";
+  std::size_t at_once = 0;
+  for (const run_memory& rank : memory) at_once = greater_of(at_once, rank.added_at_once);
+  if (at_once > 0)
+    out += "of a step's backwards in two halves at most " + std::to_string(at_once) +
+           " on a rank add their weight gradients in the first: their layers ask for a gradient's memory\n";
+  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -47116,7 +47146,7 @@ auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   out.memory.computes = planned_.computes;
   if (rehearsing()) {
     add_workspace(out, engine_->kit().workspace_bytes());
-    add_notes(out, engine_->notes().peak());
+    add_notes(out, engine_->notes());
   }
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];

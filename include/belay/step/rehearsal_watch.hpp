@@ -24,7 +24,15 @@
 namespace belay::inline BELAY_ABI {
 
 /// The purpose of a layer's call.
-enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight_gradient, recompute, discard };
+enum class layer_call : std::uint8_t {
+  forward,
+  backward,
+  input_gradient,
+  weight_gradient,
+  added_at_once,  // no call: an input gradient that was one with its weight gradient says so at its end
+  recompute,
+  discard
+};
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
   switch (what) {
@@ -32,6 +40,7 @@ enum class layer_call : std::uint8_t { forward, backward, input_gradient, weight
     case layer_call::backward: return "backward";
     case layer_call::input_gradient: return "input gradient";
     case layer_call::weight_gradient: return "weight gradient";
+    case layer_call::added_at_once: return "weights at once";
     case layer_call::recompute: return "recompute";
     case layer_call::discard: return "discard";
   }

@@ -185,6 +185,10 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
       const mark under_way{engine_->watch(), of.call_.now(layer_call::input_gradient)};
       contribution_list contributions;
       of.call_.run(layer_call::input_gradient, [&] { run_first_half(of, contributions, dout); });
+      if (added_at_once_) {
+        engine_->notes().note_added_at_once();
+        const mark said{engine_->watch(), of.call_.now(layer_call::added_at_once)};
+      }
       if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
     }
     if constexpr (written_by_layer) {

@@ -183,14 +183,21 @@ class weight_note_pool {
   }
   /// The step has ended, and its leases with it: all notes are free.
   void clear() noexcept {
+    most_at_once_ = greater_of(most_at_once_, std::exchange(at_once_, std::size_t{0}));
     if (used_ == 0) return;
     used_ = 0;
     free_ = nullptr;
     for (weight_note& each : more_) add_free(each);
     use(own_);
   }
-  /// The most that there were at a time.
+  /// How many there are now, and the most that there were at a time.
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
   [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
+
+  /// A call has added in its first half, because it has asked for a gradient's memory; how many have, in the step of
+  /// most of them that has ended.
+  void note_added_at_once() noexcept { ++at_once_; }
+  [[nodiscard]] std::size_t added_at_once() const noexcept { return most_at_once_; }
 
  private:
   void add_free(weight_note& note) noexcept { note.next = std::exchange(free_, &note); }
@@ -200,6 +207,8 @@ class weight_note_pool {
   weight_note* free_ = nullptr;
   std::size_t used_ = 0;
   std::size_t peak_ = 0;
+  std::size_t at_once_ = 0;
+  std::size_t most_at_once_ = 0;
 };
 
 /// The notes of one call, in the order in which they were made. They are given back by whoever runs them, or with the

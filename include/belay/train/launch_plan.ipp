@@ -128,8 +128,14 @@ BELAY_DECL std::string rehearsal_result::text(const launch_options& options) con
   std::size_t gaps = 0;
   for (const rank_plan& rank : plan.ranks())
     gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
+  std::string out = plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " +
+                    std::to_string(gaps) + " bytes of arena to a rank's device tier\n";
+  std::size_t at_once = 0;
+  for (const run_memory& rank : memory) at_once = greater_of(at_once, rank.added_at_once);
+  if (at_once > 0)
+    out += "of a step's backwards in two halves at most " + std::to_string(at_once) +
+           " on a rank add their weight gradients in the first: their layers ask for a gradient's memory\n";
+  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI

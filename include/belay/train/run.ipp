@@ -159,7 +159,7 @@ auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   out.memory.computes = planned_.computes;
   if (rehearsing()) {
     add_workspace(out, engine_->kit().workspace_bytes());
-    add_notes(out, engine_->notes().peak());
+    add_notes(out, engine_->notes());
   }
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];

@@ -89,6 +89,7 @@ struct run_memory {
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
   bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
   std::size_t notes = 0;                             // of weight halves, at a time
+  std::size_t added_at_once = 0;                     // calls of a step whose first half was the second, too
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
@@ -109,10 +110,11 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
 }
 
 inline constexpr const char* notes_row = "notes of weight gradients";
-/// Plans so many notes of backwards in two halves, which the run leases.
-inline void add_notes(planned_run& to, std::size_t count) {
-  to.memory.notes = count;
-  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(count));
+/// Plans as many notes of backwards in two halves as a rehearsal has found, which the run leases.
+inline void add_notes(planned_run& to, const weight_note_pool& found) {
+  to.memory.notes = found.peak();
+  to.memory.added_at_once = found.added_at_once();
+  const std::size_t bytes = leased_size(weight_note_pool::bytes_of(to.memory.notes));
   if (bytes == 0) return;
   to.plan.add(tier::host, notes_row, bytes);
   to.memory.persistent[static_cast<std::size_t>(tier::host)] += bytes;

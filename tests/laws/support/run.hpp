@@ -197,6 +197,7 @@ template <class T, class Kit = belay::host_kit<>, class Parts = model::trains_al
   record out;
   std::mutex lock;
   std::string unplanned;
+  std::size_t at_once = 0;  // calls in halves that had no second one
   launch<Kit>(run, [&](auto& rank, auto& self) {
     using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>, Parts>;
     trainer_type trained{run, rank, self, source};
@@ -221,10 +222,11 @@ template <class T, class Kit = belay::host_kit<>, class Parts = model::trains_al
     }
     if (self.rehearsing()) return;
     keeper.take_weights(trained);
-    if (replayed) return;
     const std::lock_guard guard(lock);
-    unplanned += unplanned_peaks(self, rank.number());
+    at_once += self.engine().notes().added_at_once();
+    if (!replayed) unplanned += unplanned_peaks(self, rank.number());
   });
+  CHECK(at_once == 0);
   CHECK_MESSAGE(unplanned.empty(), run.mesh.text() << ": " << unplanned);
   return out;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/span_log.hpp"
 #include "belay/kernel.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/step.hpp"
@@ -172,12 +173,19 @@ TEST_CASE("between the halves only what the notes read is leased") {
 TEST_CASE("a backward that asks for a gradient's memory adds everything in its first half") {
   bench b;
   const sums expected = whole(b, 1);
-  projection layer;
+  projection layer, notes;
   layer.asks_for_memory = true;
+  std::array<belay::traced_span, 16> room;
+  belay::span_log log(room);
+  b.engine.trace_into(&log);
   belay::step step{b.engine};
   auto y = belay::forward(step.micro_batch(0), layer, b.x());
+  auto z = belay::forward(step.micro_batch(0), notes, b.x());
   auto half = std::move(y).backward_input(b.dy());
   CHECK(half.added_at_once());
+  auto other = std::move(z).backward_input(b.dy());
+  CHECK_FALSE(other.added_at_once());
+  std::move(other).weights();
   CHECK(layer.weight_sum == expected.weight);
   CHECK(layer.to_bias.micro_batches.size() == 1);
   std::move(half).weights();
@@ -185,6 +193,12 @@ TEST_CASE("a backward that asks for a gradient's memory adds everything in its f
   CHECK(layer.to_bias.micro_batches.size() == 1);
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
+  b.engine.trace_into(nullptr);
+  CHECK(b.engine.notes().added_at_once() == 1);
+  std::string calls;
+  for (const belay::traced_span& each : log.spans())
+    if (each.kind == belay::span_kind::layer) calls += std::string(each.call) + ";";
+  CHECK(calls == "forward;forward;input gradient;weights at once;input gradient;weight gradient;weight gradient;");
 }
 
 namespace {
@@ -330,4 +344,17 @@ TEST_CASE("a lost second half keeps the step from committing, and is named") {
   CHECK(text.find("weight-gradient job of layer 0 'projection' (micro-batch 2") != std::string::npos);
   CHECK(text.find("its weight gradient was never computed") != std::string::npos);
   CHECK(b.meter.live_bytes() == 0);
+  CHECK(b.engine.notes().used() == 0);
+  layer.begin();
+  belay::step next{b.engine};
+  for (std::size_t m = 0; m < 2; ++m) {
+    auto y = belay::forward(next.micro_batch(m), layer, b.x());
+    std::move(y).backward_input(b.dy()).weights();
+  }
+  auto outcome = std::move(next).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+  bench fresh;
+  const sums expected = whole(fresh, 2);
+  CHECK(layer.weight_sum == expected.weight);
+  CHECK(layer.bias_sum == expected.bias);
 }

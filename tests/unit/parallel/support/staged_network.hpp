@@ -51,6 +51,7 @@ struct table {
         for (std::size_t k = 0; k < width; ++k) dw(static_cast<std::size_t>(tokens[i]), k) += dy(i, k);
     });
   }
+  void for_each_parameter(auto&& visit) { visit(weight); }
 };
 
 /// y = scale * x + x * x / 8, with one scale a column.
@@ -122,6 +123,7 @@ struct head {
     frame.product(frame.add_to(weight), transposed(dy), r.x);
     frame.product(dx, dy, frame.read(weight));
   }
+  void for_each_parameter(auto&& visit) { visit(weight); }
 };
 
 /// Part `index` of `count`: the first has the table, the last the head. Where layers do not divide, the first parts
