@@ -40,7 +40,7 @@ struct layer_costs {
 /// costs_of_text of the file `path`. Throws belay::input_error, with its name, and belay::file_error.
 [[nodiscard]] layer_costs read_costs(const std::string& path, std::size_t layers);
 
-/// What each stage of a run took, least of all steps, as the text of a file of costs.
+/// The least time of each stage of a run, over all steps, as the text of a file of costs.
 class measured_costs {
  public:
   explicit measured_costs(std::size_t stages) : least_(stages) {}
