@@ -46,6 +46,15 @@ void expect_peak(const command_line& line) {
   if (line.report.empty()) throw input_error("--peak-flops is for the page of --report: name its folder");
 }
 
+// Sizes that are too large are refused later, by what is wrong with them.
+void choose_if_asked(command_line& line) {
+  if (is_chosen(line.run.schedule))
+    line.choice = choose_schedule(line.run, line.schedule_costs);
+  else if (!line.schedule_costs.empty())
+    throw input_error("--schedule-costs " + line.schedule_costs +
+                      " is what --schedule auto or greedy is chosen by: ask for one of these");
+}
+
 void expect_traceable(const command_line& line, const std::string& steps) {
   if (line.run.streams.policy == belay::stream_policy::adversarial)
     throw input_error(
@@ -115,10 +124,16 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"own", "cudnn"}));
   app.add_flag("--nvtx", nvtx, "--device cuda: layers' calls are ranges of NVTX, for Nsight Systems");
   app.add_option("--schedule", run.schedule,
-                 "order of the micro-batches over the pipeline, with V chunks a rank, or a file with a table")
+                 "order of the micro-batches over the pipeline, with V chunks a rank, a file with a table, or auto: "
+                 "the shortest that fits --budget")
       ->type_name(
           "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|"
-          "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|FILE.csv");
+          "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|greedy|auto|FILE.csv");
+  app.add_option("--schedule-costs", line.schedule_costs,
+                 "--schedule auto and greedy: times of each stage and of a message; default: multiplications are "
+                 "counted")
+      ->type_name("FILE")
+      ->check(a_name());
   app.add_option("--stage-layers", stage_layers,
                  "layers of each stage, in order; default: as even as can be, the first ones have one more")
       ->type_name("N,N,...");
@@ -272,6 +287,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (!line.trace.empty()) expect_traceable(line, trace_steps);
     expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);
+    choose_if_asked(line);
     check(run);
     if (tf32) line.products = belay::cuda::float_products::tf32;
     if (nvtx) line.ranges = command_line::call_ranges::nvtx;

@@ -11,6 +11,7 @@
 #include "train_moe/device_rule.hpp"
 #include "train_moe/hugging_face.hpp"
 #include "train_moe/options.hpp"
+#include "train_moe/schedule_choice.hpp"
 
 namespace train_moe {
 
@@ -29,8 +30,10 @@ struct command_line {
   enum class call_ranges { none, nvtx } ranges = call_ranges::none;  // of layers' calls, for a profiler
   enum class attention_form { own, cudnn } attention = attention_form::own;
   std::optional<device_placement> placed;                            // of a run on GPUs, when it has seen them
+  schedule_choice choice;                                            // of --schedule auto and greedy
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation
+  std::string schedule_costs;       // a file; empty: they are counted
   std::string json;                 // empty: no JSON lines
   std::string tensorboard;          // a folder; empty: no events
   std::string report;               // a folder; empty: no page

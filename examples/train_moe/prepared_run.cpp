@@ -42,6 +42,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"tf32", line.products == belay::cuda::float_products::tf32},
           {"nvtx", line.ranges == command_line::call_ranges::nvtx},
           {"schedule", run.schedule},
+          {"schedule_costs", path(line.schedule_costs)},
           {"chunks", table.chunks()},
           {"stage_layers", layers_of_stages(run, table.stages())},
           {"micro_batches", run.micro_batches},
@@ -88,6 +89,25 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"resume", run.checkpoint.from != belay::resume_from::nothing},
           {"export", path(line.export_to)},
           {"import", path(line.import_from)}};
+}
+
+// Of a run that names its schedule there is none.
+nlohmann::ordered_json json_of(const schedule_choice& choice) {
+  if (!choice.any()) return {};
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array(), refused = nlohmann::ordered_json::array();
+  for (const belay::schedule::stage_costs& each : choice.costs.layers)
+    layers.push_back({each.forward, each.input_gradient, each.weight_gradient});
+  for (const auto& each : choice.refused)
+    refused.push_back({{"schedule", each.name},
+                       {"total", each.total > 0 ? nlohmann::ordered_json(each.total) : nlohmann::ordered_json()},
+                       {"reason", each.reason}});
+  return {{"asked", choice.asked},
+          {"schedule", choice.tables[choice.taken].name},
+          {"total", choice.tables[choice.taken].total},
+          {"by", choice.costs_of},
+          {"layers", layers},
+          {"message", choice.costs.message},
+          {"refused", refused}};
 }
 
 // For people: of what has parts those that are known; empty where none is.
@@ -180,6 +200,28 @@ belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_ru
   return {};
 }
 
+// Of tables that could be chosen the shortest of which the plan fits; where none does, that which lacks least.
+belay::rehearsal_result plan_of_choice(prepared_run::rehearsal_of rehearse, prepared_run& rest, command_line& given) {
+  schedule_choice& choice = given.choice;
+  if (!choice.any()) return plan_of(rehearse, rest);
+  std::size_t nearest = 0;
+  std::uint64_t least = belay::largest_size;
+  const std::size_t first = choice.taken;
+  for (std::size_t number = first; number < choice.tables.size(); ++number) {
+    choice.take(number, given.run);
+    belay::rehearsal_result plan = plan_of(rehearse, rest);
+    const auto missing = plan.plan.shortage(given.run.budget);
+    if (!missing) return plan;
+    if (missing->needed_bytes - missing->budget_bytes < least)
+      nearest = number, least = missing->needed_bytes - missing->budget_bytes;
+    choice.refuse(number, "needs " + std::to_string(missing->needed_bytes) + " bytes of " +
+                              belay::name(missing->where_it_is) + " on rank " + std::to_string(missing->rank) +
+                              ", which has " + std::to_string(missing->budget_bytes));
+  }
+  choice.take(nearest, given.run);
+  return plan_of(rehearse, rest);
+}
+
 // Of a run that is refused an --offload is proposed, and each single change of its flags is rehearsed with the same
 // text.
 belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehearsal_of rehearse, prepared_run& rest,
@@ -216,7 +258,7 @@ std::string plan_text(const command_line& line, const belay::rehearsal_result& p
 // The plan before any device is asked. Threads that turn out to have a device each are planned anew, as such.
 belay::rehearsal_result placed_plan(prepared_run::rehearsal_of rehearse, prepared_run& rest, command_line& given,
                                     voice says, prepared_run::placing place) {
-  const auto planned = [&] { return fitting(plan_of(rehearse, rest), rehearse, rest, given.run); };
+  const auto planned = [&] { return fitting(plan_of_choice(rehearse, rest, given), rehearse, rest, given.run); };
   belay::rehearsal_result plan = planned();
   if (place == nullptr) return plan;
   try {
@@ -250,6 +292,7 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
   if (!given.trace.empty() && says == voice::speaks) trace.emplace(given.trace, belay::where{});
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan_text(given, plan));
+  if (given.choice.any() && says == voice::speaks) printer.say(given.choice.line());
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + (given.device == device_kind::cuda ? "cuBLAS" : model::product_backend()) +
                 "\nstreams: " + streams_of(given) + "\n" +
@@ -295,6 +338,9 @@ belay::report_subject prepared_run::subject() const {
 }
 
 void prepared_run::finish(const summary& end) {
+  // Costs are of stages that are cut evenly.
+  std::optional<std::string> measured;
+  if (line.run.stage_layers.empty()) measured = printer.measured();
   const nlohmann::ordered_json last{{"summary", true},
                                     {"steps", end.steps},
                                     {"final_loss", or_null(end.final_loss)},
@@ -303,6 +349,8 @@ void prepared_run::finish(const summary& end) {
                                     {"resumed_from", or_null(end.resumed_from)},
                                     {"stopped", end.stopped},
                                     {"tier_file", or_null(tier_file)},
+                                    {"schedule_choice", json_of(line.choice)},
+                                    {"measured_costs", or_null(measured)},
                                     {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   printer.write_events([&](belay::event_file& events) {

@@ -2,11 +2,13 @@
 #include "train_moe/rank_body.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/step/commit.hpp"
 #include "train_moe/phase_rounds.hpp"
@@ -14,6 +16,28 @@
 namespace train_moe {
 
 using clock = std::chrono::steady_clock;
+
+namespace {
+
+// A number of a text that a double holds, for ranks to compare: FNV-1a, 32 bits.
+double number_of(std::string_view text) {
+  std::uint32_t out = 2166136261U;
+  for (const char each : text) out = (out ^ static_cast<unsigned char>(each)) * 16777619U;
+  return out;
+}
+
+// Ranks that are processes have read the costs each for itself.
+void expect_one_table(const command_line& line, const belay::group& all) {
+  if (!line.choice.any()) return;
+  const double own = number_of(line.run.schedule + line.run.schedule_text);
+  double of_all[] = {own, -own};
+  all.all_reduce(std::span<double>(of_all), belay::maximum);
+  if (of_all[0] != -of_all[1])
+    throw belay::input_error("--schedule " + line.choice.asked +
+                             ": ranks have chosen different tables: give all of them the same --schedule-costs");
+}
+
+}  // namespace
 
 // A rehearsed body that asks for its rank's number stands for no other rank.
 rank_body::rank_body(prepared_run& prepared, rank_trainer& trainer)
@@ -40,6 +64,7 @@ void rank_body::run() {
 
 void rank_body::run_to_the_end() {
   summary end;
+  expect_one_table(line(), control());
   if (prepared_->imported) trainer_->import_weights(*prepared_->imported);
   resume(end);
   train(end);

@@ -27,6 +27,7 @@
 #include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
 #include "train_moe/run_schedule.hpp"
+#include "train_moe/schedule_costs.hpp"
 
 namespace train_moe {
 
@@ -37,6 +38,7 @@ class step_printer {
         schedule_(schedule_of(run)),
         player_(schedule_),
         table_(run, schedule_.stages()),
+        measured_(schedule_.stages()),
         line_(static_cast<std::size_t>(run.mesh.ranks()), run.model.layers, run.model.experts),
         expert_tokens_(run.model.layers * run.model.experts) {
     if (!json_path.empty()) json_.emplace(json_path, belay::where{});
@@ -78,6 +80,9 @@ class step_printer {
     if (begins) base_.heap = tools::heap_allocations();
     return report;
   }
+
+  /// The costs of the stages as they were measured, as text; nothing where they were not.
+  [[nodiscard]] std::optional<std::string> measured() const { return measured_.text(); }
 
   /// A line of its own in the JSON file, if there is one.
   void write_json(std::string_view text) {
@@ -125,6 +130,11 @@ class step_printer {
     }
     report.hidden_copy_share = copies.hidden_share();
     report.bubble_predicted = predicted_bubble(shared);
+    const stage_seconds of_step{&table_, shared, ranks_of_stage(run_)};
+    for (std::size_t stage = 0; stage < schedule_.stages(); ++stage)
+      for (std::size_t kind = 0; kind < report_table::kinds; ++kind)
+        measured_.add(stage, static_cast<belay::schedule::action_kind>(kind),
+                      of_step(stage, static_cast<belay::schedule::action_kind>(kind)));
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
       for (std::size_t e = 0; e < run_.model.experts; ++e)
         expert_tokens_[layer * run_.model.experts + e] = static_cast<std::uint64_t>(shared[table_.tokens(layer, e)]);
@@ -143,6 +153,7 @@ class step_printer {
   belay::schedule::dynamic_table schedule_;
   belay::schedule::timeline_player<belay::schedule::dynamic_table> player_;
   report_table table_;
+  measured_costs measured_;
   belay::step_line line_;
   std::vector<std::uint64_t> expert_tokens_;
   belay::allocation_report base_;

@@ -4,12 +4,14 @@
 // on which rank the first stage is, and the last.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "belay/train/plan.hpp"
 #include "laws/support/session.hpp"
 
 using namespace sessions_bench;
@@ -96,6 +98,54 @@ TEST_CASE("a checkpoint of one schedule goes on under another, and the summary s
   }
 }
 
+TEST_CASE("a schedule that is chosen gives the bits of one rank, and the summary says why it was taken") {
+  const schedule_folder in;
+  std::ofstream(in.file("costs")) << "belay-costs 1,1\n10,10,10\n10,10,10\n10,10,10\n10,10,30\n";
+  const words flags{"--model", in.file("model.json"), "--steps", "2", "--micro-batches", "8"};
+  const outcome alone = run(in, joined(flags, {"--mesh", "pp=1", "--schedule", "auto"}));
+  REQUIRE(alone.steps.size() == 2);
+  CHECK(alone.summary["config"]["schedule"] == "1f1b");
+  CHECK(alone.summary["schedule_choice"]["asked"] == "auto");
+  for (const words& more : std::vector<words>{{"--schedule", "auto", "--zero", "1"},
+                                              {"--schedule", "auto", "--schedule-costs", in.file("costs")},
+                                              {"--schedule", "greedy", "--schedule-costs", in.file("costs")},
+                                              {"--schedule", "greedy", "--stage-layers", "3,1"}}) {
+    const outcome got = run(in, joined(joined(flags, {"--mesh", "pp=2"}), more));
+    CAPTURE(got.summary.dump());
+    REQUIRE(got.steps.size() == 2);
+    for (std::size_t s = 0; s < 2; ++s)
+      for (const char* field : {"loss", "grad_norm"}) CHECK(got.steps[s][field] == alone.steps[s][field]);
+    const nlohmann::json& choice = got.summary["schedule_choice"];
+    CHECK(choice["asked"] == more[1]);
+    CHECK(choice["schedule"] == got.summary["config"]["schedule"]);
+    CHECK(choice["layers"].size() == 4);
+    for (const nlohmann::json& other : choice["refused"])
+      if (other["total"].is_number()) CHECK(other["total"] >= choice["total"]);
+    // What was measured is what the next run may choose by.
+    const auto& measured = got.summary["measured_costs"];
+    CHECK(measured.is_null() == (more[2] == "--stage-layers"));
+    if (measured.is_null()) continue;
+    std::ofstream(in.file("measured")) << measured.get<std::string>();
+    CHECK(run(in, joined(flags, {"--mesh", "pp=2", "--schedule", "auto", "--schedule-costs", in.file("measured")}))
+              .steps.size() == 2);
+  }
+}
+
+TEST_CASE("auto takes the next table where the plan of a shorter one is over the budget") {
+  const schedule_folder in;
+  const words flags{"--model", in.file("model.json"), "--steps", "1", "--micro-batches", "8", "--mesh", "pp=2"};
+  const outcome free = run(in, joined(flags, {"--schedule", "auto"}));
+  REQUIRE(free.steps.size() == 1);
+  const auto most = free.steps[0]["planned_bytes"]["device"].get<std::vector<std::size_t>>();
+  const std::size_t limit = *std::max_element(most.begin(), most.end()) - 1;
+  const outcome tight = run(in, joined(flags, {"--schedule", "auto", "--budget", "device=" + std::to_string(limit)}));
+  REQUIRE(tight.steps.size() == 1);
+  CHECK(tight.steps[0]["loss"] == free.steps[0]["loss"]);
+  CHECK(tight.summary["schedule_choice"]["schedule"] != free.summary["schedule_choice"]["schedule"]);
+  CHECK(tight.summary["schedule_choice"]["refused"].back()["reason"].get<std::string>().starts_with("needs "));
+  CHECK_THROWS_AS(run(in, joined(flags, {"--schedule", "auto", "--budget", "device=1000"})), belay::plan_refused);
+}
+
 TEST_CASE("a schedule that the run cannot have ends it with 2 before anything runs") {
   const schedule_folder in;
   std::ofstream(in.file("cut.csv")) << turned_table().substr(0, 100);
@@ -106,6 +156,10 @@ TEST_CASE("a schedule that the run cannot have ends it with 2 before anything ru
                                                {"--schedule", in.file("cut.csv")},
                                                {"--schedule", in.file("turned.csv"), "--micro-batches", "8"},
                                                {"--schedule", "nowhere.csv"},
+                                               {"--schedule", "auto", "--schedule-costs", in.file("cut.csv")},
+                                               {"--schedule", "greedy", "--schedule-costs", in.file("nowhere")},
+                                               {"--schedule-costs", in.file("cut.csv")},
+                                               {"--schedule", "auto", "--stage-layers", "3,1"},
                                                {"--stage-layers", "1,2"},
                                                {"--stage-layers", "1,3,"},
                                                {"--stage-layers", "1,1,2"}}) {
