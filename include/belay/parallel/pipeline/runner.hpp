@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Executes one rank's row of a schedule, action by action: which tensors go to which neighbour, how long they are
-// kept, and when the stream ran what. Exchanges run in the row's order beside the computes: the compute stream waits
-// for a tensor where it uses it, and at the end of the row for the last exchange. A tensor on its way is one as layers
-// have it, and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
+// kept, and when the stream ran what. An exchange runs beside the computes: the compute stream waits for it where it
+// uses what is received, at the next exchange, or at the end of the row. A tensor on its way is one as layers have it,
+// and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
 // IWYU pragma: private, include "belay/parallel/pipeline.hpp"
 #pragma once
 
@@ -181,26 +181,27 @@ class pipeline_runner {
   }
   // What a compute receives of another rank; null where it receives nothing.
   [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
-  // The compute stream goes on when that exchange of the row is over; each is waited for once.
-  void wait_for(stage_engine& engine, std::size_t number, where at);
+  // Host and compute stream go on at once.
+  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
+  // The compute stream goes on when the exchange that is under way is over, and what it sent is released. Its time is
+  // that of the wait.
+  void finish_exchange(stage_engine& engine, stage_interface& stages, where at);
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
-  // Host and compute stream go on at once.
-  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
-  // Begins after `ready`; its result is its end. A received tensor's memory, and that of a sent one after its release,
-  // is nobody else's before. `kept` has the transfers.
+  // Begins after `ready`; its result is its end. Memory of an arena that it uses is nobody else's before. `kept` has
+  // the transfers.
   [[nodiscard]] stream_event start_transfers(stage_engine& engine, const stream_event& ready,
                                              std::span<const p2p> transfers, const std::shared_ptr<const void>& kept,
                                              where at);
 
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next);
-  // Of a stream of the host, by whichever thread runs it. An exchange that a compute waits for ends there.
+  // Of a stream of the host, by whichever thread runs it.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
 
@@ -209,8 +210,8 @@ class pipeline_runner {
   boundary_elements elements_;
   std::vector<std::size_t> boundary_;
   std::vector<tensor_between_stages> received_;
-  std::vector<std::optional<stream_event>> over_;  // by action: ends of exchanges that are still to be waited for
-  std::optional<std::size_t> last_exchange_;
+  std::optional<std::size_t> under_way_;  // the action that is an exchange nobody has waited for yet
+  stream_event over_;                     // and its end
   // Of each action: a started exchange reads them, also where nobody waits for it any more.
   std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
   // And those of one pass, which stay where they are.

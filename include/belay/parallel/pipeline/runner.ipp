@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
-// until it is over. What is sent is released at once, and given to nobody before its exchange is over.
+// until it is over, and what is sent until its exchange is over.
 #pragma once
 
 #include <algorithm>
@@ -95,7 +95,7 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
   if (!known || spans.empty()) return out;
-  // An exchange ends where a compute has waited for it: after actions that follow it in the row.
+  // An exchange is as long as the stream has waited for it, which it does after actions that follow it in the row.
   std::int64_t first = actions[0].begin, last = actions[0].end;
   for (const executed_action& each : actions) first = lesser_of(first, each.begin), last = greater_of(last, each.end);
   out.phase = 1e-9 * static_cast<double>(last - first);
@@ -126,9 +126,6 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
-  for (std::size_t number = 0; number < executed_.size(); ++number)
-    if (executed_[number].exchanged) last_exchange_ = number;
-  over_.resize(executed_.size());
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
@@ -170,7 +167,7 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                           "backward_input(scope, dout) and weights(scope)",
                       at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
-  for (auto& left_over : over_) left_over.reset();
+  under_way_.reset();
   if (engine.runs_notes())
     engine.queue({[](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); },
                   this, 0, nullptr});
@@ -179,16 +176,17 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
     if (next.is_exchange()) {
+      finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
-      if (!over_[number]) run_timed(engine, number, [] {});
     } else {
-      if (const tensor_between_stages* const input = input_of(next)) wait_for(engine, input->received_by(), at);
+      const tensor_between_stages* const input = input_of(next);
+      if (input != nullptr && input->received_by() == under_way_) finish_exchange(engine, stages, at);
       run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
     ++number;
   }
-  if (last_exchange_) wait_for(engine, *last_exchange_, at);
+  finish_exchange(engine, stages, at);
 }
 
 BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {
@@ -203,10 +201,18 @@ BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t num
                 this, number, traced});
 }
 
-BELAY_DECL void pipeline_runner::wait_for(stage_engine& engine, std::size_t number, where at) {
-  if (!over_[number]) return;  // it was for another tensor
-  run_timed(engine, number, [&] { engine.wait(*over_[number], at); });
-  over_[number].reset();
+BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_interface& stages, where at) {
+  if (!under_way_) return;
+  const std::size_t number = *under_way_;
+  under_way_.reset();
+  run_timed(engine, number, [&] { engine.wait(over_, at); });
+  for (const schedule::transfer& one : row()[number].transfers()) {
+    if (one.direction != schedule::transfer_direction::send) continue;
+    if (one.what == schedule::payload::gradient)
+      stages.release(one.chunk, one.micro_batch);
+    else
+      stages.let_go_of_output(one.chunk, one.micro_batch);
+  }
 }
 
 BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
@@ -289,7 +295,6 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
   // Later work of the stream may not overtake it, nor it what the stream has queued.
   const stream_event ready = engine.record();
   count = 0;
-  bool waited_for = number == last_exchange_;
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
@@ -297,18 +302,10 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
     const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
     incoming.is_received_by(number);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
-    waited_for = true;
   }
-  const stream_event over = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
-  if (waited_for) over_[number] = over;
+  over_ = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
+  under_way_ = number;
   for (tensor_between_stages& sent : outgoing) sent.release(engine);
-  for (const schedule::transfer& one : next.transfers()) {
-    if (one.direction != schedule::transfer_direction::send) continue;
-    if (one.what == schedule::payload::gradient)
-      stages.release(one.chunk, one.micro_batch);
-    else
-      stages.let_go_of_output(one.chunk, one.micro_batch);
-  }
 }
 
 BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::size_t stage,

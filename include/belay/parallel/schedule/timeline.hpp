@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. The exchanges of a
-// rank run beside its computes, one after the other, each once the rank has come to it and its partners to theirs; a
-// compute waits for its input, and the end of a row for the last exchange. Copies and collectives run beside computes,
-// too. The result is how long the pipeline takes and how much of that is waiting: the prediction for a run's measured
-// bubble.
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. An exchange runs
+// beside the computes once its ranks have come to it; a rank waits for it where a compute uses what it brings, at its
+// next exchange, or at the end of its row. Copies and collectives run beside computes, too. The result is how long the
+// pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
 // IWYU pragma: private, include "belay/parallel/schedule.hpp"
 #pragma once
 
@@ -32,7 +31,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: for inputs, for its last exchange, and for what runs beside its computes
+  PerRank waiting{};  // per rank: for exchanges, and for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -81,7 +80,7 @@ struct exchange_times {
     for (auto& what : arrived) what = Storage::template each_cell<Time>(stages, micro_batches);
   }
 
-  typename Storage::template per_rank<Time> begun;  // when its rank came to it, and the one before was over
+  typename Storage::template per_rank<Time> begun;  // when its rank came to it
   typename Storage::template per_rank<Time> over;   // with all partners so far
   // By own_end, stage and number of the tensor.
   std::array<typename Storage::template per_cell<Time>, 4> posted;
@@ -120,10 +119,8 @@ class clock_visitor {
     watch_(rank, now, begin, result_.end[rank]);
   }
   constexpr void post(std::size_t rank) {
-    time& begun = exchanges_.begun[rank];
-    begun = exchanges_.over[rank];
-    if (begun < result_.end[rank]) begun = result_.end[rank];
-    exchanges_.over[rank] = begun;
+    wait_until(rank, exchanges_.over[rank]);
+    exchanges_.begun[rank] = exchanges_.over[rank] = result_.end[rank];
   }
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
     posted_at(end, number) = exchanges_.begun[rank];
@@ -320,7 +317,7 @@ struct table_costs {
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
-/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one after the other beside
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one of a rank at a time beside
 /// the computes; with more, each edge for itself, and a rank waits after a send where the edge is full.
 struct edge_depths {
   std::size_t to_run = 0;
