@@ -24743,9 +24743,9 @@ expert_exchange(Run&, const group&, expert_settings) -> expert_exchange<float>;
 // ---- belay/parallel/pipeline/runner.hpp
 //
 // Executes one rank's row of a schedule, action by action: which tensors go to which neighbour, how long they are
-// kept, and when the stream ran what. Exchanges run in the row's order beside the computes: the compute stream waits
-// for a tensor where it uses it, and at the end of the row for the last exchange. A tensor on its way is one as layers
-// have it, and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
+// kept, and when the stream ran what. An exchange runs beside the computes: the compute stream waits for it where it
+// uses what is received, at the next exchange, or at the end of the row. A tensor on its way is one as layers have it,
+// and one as it is on the wire, which may be rounded. It knows no type of a model, so it is compiled once.
 
 // ---- belay/parallel/pipeline/stage_interface.hpp
 //
@@ -25387,26 +25387,27 @@ class pipeline_runner {
   }
   // What a compute receives of another rank; null where it receives nothing.
   [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
-  // The compute stream goes on when that exchange of the row is over; each is waited for once.
-  void wait_for(stage_engine& engine, std::size_t number, where at);
+  // Host and compute stream go on at once.
+  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
+  // The compute stream goes on when the exchange that is under way is over, and what it sent is released. Its time is
+  // that of the wait.
+  void finish_exchange(stage_engine& engine, stage_interface& stages, where at);
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
-  // Host and compute stream go on at once.
-  void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // One transfer of a pass. What is received has been leased before the event, as what is sent.
   void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
-  // Begins after `ready`; its result is its end. A received tensor's memory, and that of a sent one after its release,
-  // is nobody else's before. `kept` has the transfers.
+  // Begins after `ready`; its result is its end. Memory of an arena that it uses is nobody else's before. `kept` has
+  // the transfers.
   [[nodiscard]] stream_event start_transfers(stage_engine& engine, const stream_event& ready,
                                              std::span<const p2p> transfers, const std::shared_ptr<const void>& kept,
                                              where at);
 
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next);
-  // Of a stream of the host, by whichever thread runs it. An exchange that a compute waits for ends there.
+  // Of a stream of the host, by whichever thread runs it.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
 
@@ -25415,8 +25416,8 @@ class pipeline_runner {
   boundary_elements elements_;
   std::vector<std::size_t> boundary_;
   std::vector<tensor_between_stages> received_;
-  std::vector<std::optional<stream_event>> over_;  // by action: ends of exchanges that are still to be waited for
-  std::optional<std::size_t> last_exchange_;
+  std::optional<std::size_t> under_way_;  // the action that is an exchange nobody has waited for yet
+  stream_event over_;                     // and its end
   // Of each action: a started exchange reads them, also where nobody waits for it any more.
   std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
   // And those of one pass, which stay where they are.
@@ -25436,7 +25437,7 @@ class pipeline_runner {
 // ---- belay/parallel/pipeline/runner.ipp
 //
 // The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
-// until it is over. What is sent is released at once, and given to nobody before its exchange is over.
+// until it is over, and what is sent until its exchange is over.
 
 // ---- belay/parallel/proof.hpp
 //
@@ -26849,7 +26850,7 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
   if (!known || spans.empty()) return out;
-  // An exchange ends where a compute has waited for it: after actions that follow it in the row.
+  // An exchange is as long as the stream has waited for it, which it does after actions that follow it in the row.
   std::int64_t first = actions[0].begin, last = actions[0].end;
   for (const executed_action& each : actions) first = lesser_of(first, each.begin), last = greater_of(last, each.end);
   out.phase = 1e-9 * static_cast<double>(last - first);
@@ -26880,9 +26881,6 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
     executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
   }
-  for (std::size_t number = 0; number < executed_.size(); ++number)
-    if (executed_[number].exchanged) last_exchange_ = number;
-  over_.resize(executed_.size());
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
 }
@@ -26924,7 +26922,7 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                           "backward_input(scope, dout) and weights(scope)",
                       at);
   for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
-  for (auto& left_over : over_) left_over.reset();
+  under_way_.reset();
   if (engine.runs_notes())
     engine.queue({[](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); },
                   this, 0, nullptr});
@@ -26933,16 +26931,17 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
     if (next.is_exchange()) {
+      finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
-      if (!over_[number]) run_timed(engine, number, [] {});
     } else {
-      if (const tensor_between_stages* const input = input_of(next)) wait_for(engine, input->received_by(), at);
+      const tensor_between_stages* const input = input_of(next);
+      if (input != nullptr && input->received_by() == under_way_) finish_exchange(engine, stages, at);
       run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
     ++number;
   }
-  if (last_exchange_) wait_for(engine, *last_exchange_, at);
+  finish_exchange(engine, stages, at);
 }
 
 BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {
@@ -26957,10 +26956,18 @@ BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t num
                 this, number, traced});
 }
 
-BELAY_DECL void pipeline_runner::wait_for(stage_engine& engine, std::size_t number, where at) {
-  if (!over_[number]) return;  // it was for another tensor
-  run_timed(engine, number, [&] { engine.wait(*over_[number], at); });
-  over_[number].reset();
+BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_interface& stages, where at) {
+  if (!under_way_) return;
+  const std::size_t number = *under_way_;
+  under_way_.reset();
+  run_timed(engine, number, [&] { engine.wait(over_, at); });
+  for (const schedule::transfer& one : row()[number].transfers()) {
+    if (one.direction != schedule::transfer_direction::send) continue;
+    if (one.what == schedule::payload::gradient)
+      stages.release(one.chunk, one.micro_batch);
+    else
+      stages.let_go_of_output(one.chunk, one.micro_batch);
+  }
 }
 
 BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
@@ -27043,7 +27050,6 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
   // Later work of the stream may not overtake it, nor it what the stream has queued.
   const stream_event ready = engine.record();
   count = 0;
-  bool waited_for = number == last_exchange_;
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
@@ -27051,18 +27057,10 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
     const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
     incoming.is_received_by(number);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
-    waited_for = true;
   }
-  const stream_event over = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
-  if (waited_for) over_[number] = over;
+  over_ = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
+  under_way_ = number;
   for (tensor_between_stages& sent : outgoing) sent.release(engine);
-  for (const schedule::transfer& one : next.transfers()) {
-    if (one.direction != schedule::transfer_direction::send) continue;
-    if (one.what == schedule::payload::gradient)
-      stages.release(one.chunk, one.micro_batch);
-    else
-      stages.let_go_of_output(one.chunk, one.micro_batch);
-  }
 }
 
 BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::size_t stage,
@@ -34996,11 +34994,10 @@ BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_
 
 // ---- belay/parallel/schedule/timeline.hpp
 //
-// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. The exchanges of a
-// rank run beside its computes, one after the other, each once the rank has come to it and its partners to theirs; a
-// compute waits for its input, and the end of a row for the last exchange. Copies and collectives run beside computes,
-// too. The result is how long the pipeline takes and how much of that is waiting: the prediction for a run's measured
-// bubble.
+// Plays a proven table against a clock. Each stage has a time for a forward and one for a backward. An exchange runs
+// beside the computes once its ranks have come to it; a rank waits for it where a compute uses what it brings, at its
+// next exchange, or at the end of its row. Copies and collectives run beside computes, too. The result is how long the
+// pipeline takes and how much of that is waiting: the prediction for a run's measured bubble.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -35011,7 +35008,7 @@ struct timeline_result {
   using time = typename PerRank::value_type;
 
   PerRank busy{};     // per rank: computing
-  PerRank waiting{};  // per rank: for inputs, for its last exchange, and for what runs beside its computes
+  PerRank waiting{};  // per rank: for exchanges, and for what runs beside its computes
   PerRank end{};      // per rank: when its last action is done
   time total{};       // when the last rank is done
 
@@ -35060,7 +35057,7 @@ struct exchange_times {
     for (auto& what : arrived) what = Storage::template each_cell<Time>(stages, micro_batches);
   }
 
-  typename Storage::template per_rank<Time> begun;  // when its rank came to it, and the one before was over
+  typename Storage::template per_rank<Time> begun;  // when its rank came to it
   typename Storage::template per_rank<Time> over;   // with all partners so far
   // By own_end, stage and number of the tensor.
   std::array<typename Storage::template per_cell<Time>, 4> posted;
@@ -35099,10 +35096,8 @@ class clock_visitor {
     watch_(rank, now, begin, result_.end[rank]);
   }
   constexpr void post(std::size_t rank) {
-    time& begun = exchanges_.begun[rank];
-    begun = exchanges_.over[rank];
-    if (begun < result_.end[rank]) begun = result_.end[rank];
-    exchanges_.over[rank] = begun;
+    wait_until(rank, exchanges_.over[rank]);
+    exchanges_.begun[rank] = exchanges_.over[rank] = result_.end[rank];
   }
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
     posted_at(end, number) = exchanges_.begun[rank];
@@ -35299,7 +35294,7 @@ struct table_costs {
 };
 
 /// How many tensors each edge holds that were sent and not used yet: the fewest with which a table ends, and with which
-/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one after the other beside
+/// it takes no longer than its computes. With 0 they travel in the table's exchanges, one of a rank at a time beside
 /// the computes; with more, each edge for itself, and a rank waits after a send where the edge is full.
 struct edge_depths {
   std::size_t to_run = 0;

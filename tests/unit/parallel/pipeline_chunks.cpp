@@ -318,8 +318,8 @@ TEST_CASE("a step in halves that ends after any of its actions, or is replayed, 
   trained loop;
   train_by_loop(3, loop);
   const auto late = schedule::from_csv("belay-schedule 2,late,1,4,1,0\nF0,F1,F2,F3,I0,I1,W0,I2,I3,W1,W2,W3\n");
-  for (const auto& table : {late, schedule::named_table("zb-v", 1, micro_batches),
-                            schedule::named_table("zb-h1", 2, micro_batches)}) {
+  for (const auto& table :
+       {late, schedule::named_table("zb-v", 1, micro_batches), schedule::named_table("zb-h1", 2, micro_batches)}) {
     CAPTURE(table.name());
     trained found;
     std::vector<std::size_t> numbers;
