@@ -113,6 +113,7 @@ class clock_visitor {
     if (is_beside(now.kind) && now.kind != action_kind::recompute) return run_beside(rank, now, takes);
     if (has_beside_) wait_for_beside(rank, now);
     wait_for_input(rank, now);
+    if (now.paired) wait_for_input(rank, *(&now + 1));  // both inputs are there when a pair begins
     const time begin = result_.end[rank];
     result_.end[rank] += takes;
     result_.busy[rank] += takes;
@@ -172,7 +173,6 @@ class clock_visitor {
     result_.waiting[rank] += moment - result_.end[rank];
     result_.end[rank] = moment;
   }
-  // Of both computes of a pair, both inputs are there when it begins.
   constexpr void wait_for_input(std::size_t rank, const action& now) {
     if (now.kind == action_kind::weight_gradient || now.kind == action_kind::recompute) return;
     const std::size_t stage = table_.stage(rank, now.chunk);
