@@ -51,6 +51,7 @@ struct forgetful_stream : belay::host_stream {
     }
   }
   [[nodiscard]] static bool waits(const belay::where& from, const belay::where& at) {
+    if (is_in(from, "belay/parallel/pipeline/typed_stage.hpp")) return event == forgotten::communication;
     if (!is_in(from, "belay/comm/pending.hpp")) return false;
     const bool of_a_gather = is_in(at, "belay/parallel/bucket/value_gathers.hpp");
     return event == (of_a_gather ? forgotten::gather : forgotten::communication);

@@ -99,6 +99,9 @@ class activation_bytes {
   /// The head's logits, which its backward makes a gradient of.
   [[nodiscard]] double logits(std::size_t stage) const { return is_last(stage) ? formula_.head_kept() : 0; }
 
+  /// A tensor that has come while the rank computes, before its forward.
+  [[nodiscard]] double received(std::size_t rank) const { return rank > 0 ? formula_.boundary() : 0; }
+
   /// Bytes of a rank while a backward runs, beside those in flight. One that is whole has given back the logits before
   /// those of layers.
   [[nodiscard]] double beside(std::size_t rank) const {
@@ -153,7 +156,8 @@ inline void add_activations(stage_memory& out, const architecture& model, const 
   const laid_schedule& laid = run.laid();
   const bool away = run.offload.activations != belay::tier::device;
   const auto on_device = [&](std::size_t stage) { return away ? bytes.logits(stage) : bytes.kept(stage); };
-  const double here = (away ? bytes.two_layers(rank) : 0) + laid.most(rank, on_device) + bytes.beside(rank);
+  const double here = (away ? bytes.two_layers(rank) : 0) + laid.most(rank, on_device) + bytes.received(rank) +
+                      bytes.beside(rank);
   out.at(belay::tier::device, purpose::activations) += whole_bytes(here);
   out.at(belay::tier::device, purpose::windows) += whole_bytes(
       laid.most(rank, [&](std::size_t stage) { return bytes.windows(stage); }) + bytes.windows_beside(rank));
