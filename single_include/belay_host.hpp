@@ -25363,7 +25363,8 @@ class pipeline_runner {
   /// Whether this rank has a stage.
   [[nodiscard]] bool holds(std::size_t stage) const noexcept { return table_.rank_of(stage) == rank(); }
 
-  /// Runs the row. Collective along the pipeline.
+  /// Runs the row. Collective along the pipeline. An error leaves once the exchange that was under way is over, for
+  /// which its peers need nothing more of this rank.
   void run(stage_engine& engine, stage_interface& stages, where at);
 
   /// For one tensor of a pass: receives what `stage` takes from the rank of the stage before, for the layers, in memory
@@ -25396,6 +25397,9 @@ class pipeline_runner {
   void finish_exchange(stage_engine& engine, stage_interface& stages, where at);
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
+  void run_row(stage_engine& engine, stage_interface& stages, where at);
+  // After an error: peers may be reading what a stage owns, which goes when the error leaves.
+  void let_exchange_end(where at) const noexcept;
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
@@ -26930,6 +26934,24 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                   this, 0, nullptr});
   else
     times_ = {};
+  try {
+    run_row(engine, stages, at);
+  } catch (...) {
+    let_exchange_end(at);
+    throw;
+  }
+}
+
+BELAY_DECL void pipeline_runner::let_exchange_end(where at) const noexcept {
+  if (!under_way_) return;
+  try {
+    over_.synchronize(at);
+  } catch (...) {
+    // It has failed: nobody reads any more. The first error is the caller's.
+  }
+}
+
+BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& stages, where at) {
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
     if (next.is_exchange()) {
@@ -26961,8 +26983,8 @@ BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t num
 BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_interface& stages, where at) {
   if (!under_way_) return;
   const std::size_t number = *under_way_;
-  under_way_.reset();
   run_timed(engine, number, [&] { engine.wait(over_, at); });
+  under_way_.reset();
   for (const schedule::transfer& one : row()[number].transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
     if (one.what == schedule::payload::gradient)

@@ -156,8 +156,8 @@ inline void add_activations(stage_memory& out, const architecture& model, const 
   const laid_schedule& laid = run.laid();
   const bool away = run.offload.activations != belay::tier::device;
   const auto on_device = [&](std::size_t stage) { return away ? bytes.logits(stage) : bytes.kept(stage); };
-  const double here = (away ? bytes.two_layers(rank) : 0) + laid.most(rank, on_device) + bytes.received(rank) +
-                      bytes.beside(rank);
+  const double here =
+      (away ? bytes.two_layers(rank) : 0) + laid.most(rank, on_device) + bytes.received(rank) + bytes.beside(rank);
   out.at(belay::tier::device, purpose::activations) += whole_bytes(here);
   out.at(belay::tier::device, purpose::windows) += whole_bytes(
       laid.most(rank, [&](std::size_t stage) { return bytes.windows(stage); }) + bytes.windows_beside(rank));

@@ -81,7 +81,7 @@ TEST_CASE("a rank that ends in any kind of action is named on all others, with w
       const std::string said = "this rank ends in " + std::string(ends_in);
       CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{3, {.timeout = std::chrono::seconds(60)}}, body),
                            said.c_str(), std::domain_error);
-      const std::string threw = "rank " + std::to_string(culprit) + " threw after exchange #";
+      const std::string threw = "rank " + std::to_string(culprit) + " threw after ";
       for (int rank = 0; rank < 3; ++rank) {
         const std::string& heard = told[static_cast<std::size_t>(rank)];
         CAPTURE(heard);

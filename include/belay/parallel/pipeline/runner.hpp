@@ -155,7 +155,8 @@ class pipeline_runner {
   /// Whether this rank has a stage.
   [[nodiscard]] bool holds(std::size_t stage) const noexcept { return table_.rank_of(stage) == rank(); }
 
-  /// Runs the row. Collective along the pipeline.
+  /// Runs the row. Collective along the pipeline. An error leaves once the exchange that was under way is over, for
+  /// which its peers need nothing more of this rank.
   void run(stage_engine& engine, stage_interface& stages, where at);
 
   /// For one tensor of a pass: receives what `stage` takes from the rank of the stage before, for the layers, in memory
@@ -188,6 +189,9 @@ class pipeline_runner {
   void finish_exchange(stage_engine& engine, stage_interface& stages, where at);
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
+  void run_row(stage_engine& engine, stage_interface& stages, where at);
+  // After an error: peers may be reading what a stage owns, which goes when the error leaves.
+  void let_exchange_end(where at) const noexcept;
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void forward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
   void backward(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);

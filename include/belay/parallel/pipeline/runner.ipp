@@ -173,6 +173,24 @@ BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stag
                   this, 0, nullptr});
   else
     times_ = {};
+  try {
+    run_row(engine, stages, at);
+  } catch (...) {
+    let_exchange_end(at);
+    throw;
+  }
+}
+
+BELAY_DECL void pipeline_runner::let_exchange_end(where at) const noexcept {
+  if (!under_way_) return;
+  try {
+    over_.synchronize(at);
+  } catch (...) {
+    // It has failed: nobody reads any more. The first error is the caller's.
+  }
+}
+
+BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& stages, where at) {
   std::size_t number = 0;
   for (const schedule::action& next : row()) {
     if (next.is_exchange()) {
@@ -204,8 +222,8 @@ BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t num
 BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_interface& stages, where at) {
   if (!under_way_) return;
   const std::size_t number = *under_way_;
-  under_way_.reset();
   run_timed(engine, number, [&] { engine.wait(over_, at); });
+  under_way_.reset();
   for (const schedule::transfer& one : row()[number].transfers()) {
     if (one.direction != schedule::transfer_direction::send) continue;
     if (one.what == schedule::payload::gradient)
