@@ -28606,7 +28606,8 @@ template <step_scope Scope, class Layer, class Input>
 namespace belay::inline BELAY_ABI {
 
 /// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
-/// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
+/// is what the next stage receives, while this one computes on: it stays as it is until the micro-batch's backward, or
+/// `let_go_of_output` where there is one. `backward` discharges the handles. `input_gradient` is what the stage before
 /// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
 /// its gradient: both make their own from the batch.
 template <class S, class T, class Engine, std::size_t Rank = 3>

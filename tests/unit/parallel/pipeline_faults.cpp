@@ -72,6 +72,56 @@ auto ending_body(std::string_view ends_in, int culprit, std::array<std::string, 
 
 }  // namespace
 
+namespace {
+
+// Overwrites what it gives once it may, and counts what has come otherwise than the stages before and after gave it.
+struct overwriting_stage {
+  static constexpr std::size_t elements = 64 * 1024;  // enough to be read for a while
+  using tensor = belay::view<const float, 1>;
+
+  void forward(const auto& scope, tensor x) { expect(x, scope.micro_batch()), fill(outputs, scope.micro_batch()); }
+  void backward(const auto& scope, tensor dout) {
+    expect(dout, scope.micro_batch()), fill(gradients, scope.micro_batch());
+  }
+  void backward_input(const auto& scope, tensor dout) { backward(scope, dout); }
+  void weights(const auto&) {}
+  [[nodiscard]] tensor output(std::size_t m) const { return {outputs[m].data(), {elements}}; }
+  [[nodiscard]] tensor input_gradient(std::size_t m) const { return {gradients[m].data(), {elements}}; }
+  void let_go_of_output(std::size_t m) { outputs[m].assign(elements, -1); }
+  void release(std::size_t m) { gradients[m].assign(elements, -1); }
+
+  using tensors = std::array<std::vector<float>, micro_batches>;
+  static void fill(tensors& of, std::size_t m) { of[m].assign(elements, static_cast<float>(m)); }
+  void expect(tensor x, std::size_t m) {
+    for (std::size_t i = 0; reads && i < x.size(); ++i) wrong += x[i] == static_cast<float>(m) ? 0 : 1;
+  }
+  bool reads = true;  // not in a rehearsal
+  std::size_t wrong = 0;
+  tensors outputs{}, gradients{};
+};
+
+}  // namespace
+
+TEST_CASE("what a stage of one's own gives is read before the stage is told that it may overwrite it") {
+  for (const char* name : {"1f1b", "zb-h1", "gpipe"}) {
+    CAPTURE(name);
+    std::array<std::size_t, 3> wrong{};
+    belay::launch(belay::host::world{3}, [&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, {.pipeline = 3}};
+      overwriting_stage stage{!run.rehearsing()};
+      belay::pipeline pipeline{mesh, schedule::named_table(name, 3, micro_batches),
+                               belay::boundary<float>({overwriting_stage::elements})};
+      for ([[maybe_unused]] const std::size_t round : run.steps(5)) {
+        belay::step step{run.engine()};
+        pipeline.run(step, stage);
+        static_cast<void>(std::move(step).commit());
+      }
+      wrong[static_cast<std::size_t>(rank.number())] = stage.wrong;
+    });
+    CHECK(wrong == std::array<std::size_t, 3>{});
+  }
+}
+
 TEST_CASE("a rank that ends in any kind of action is named on all others, with what it did") {
   for (const int culprit : {0, 1, 2})
     for (const char* ends_in : {"F", "I", "W", "B", "an exchange"}) {
@@ -81,7 +131,7 @@ TEST_CASE("a rank that ends in any kind of action is named on all others, with w
       const std::string said = "this rank ends in " + std::string(ends_in);
       CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{3, {.timeout = std::chrono::seconds(60)}}, body),
                            said.c_str(), std::domain_error);
-      const std::string threw = "rank " + std::to_string(culprit) + " threw after ";
+      const std::string threw = "rank " + std::to_string(culprit) + " threw ";
       for (int rank = 0; rank < 3; ++rank) {
         const std::string& heard = told[static_cast<std::size_t>(rank)];
         CAPTURE(heard);
