@@ -25263,10 +25263,6 @@ struct boundary_elements {
 /// A tensor that a stage receives, or one that it sends.
 class tensor_between_stages {
  public:
-  /// The action of the row that receives it; `none` where none does.
-  static constexpr std::size_t none = static_cast<std::size_t>(-1);
-  [[nodiscard]] std::size_t received_by() const noexcept { return received_by_; }
-  void is_received_by(std::size_t action) noexcept { received_by_ = action; }
   /// For the layers. Not before `widen`; null where nothing was received.
   [[nodiscard]] void* values() const noexcept { return values_; }
   [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
@@ -25296,7 +25292,6 @@ class tensor_between_stages {
   void* on_wire_ = nullptr;
   lease_chain wire_memory_;
   std::size_t elements_ = 0;
-  std::size_t received_by_ = none;
   bool waits_ = false;  // to be widened: also one of no elements
 };
 
@@ -25386,8 +25381,8 @@ class pipeline_runner {
     return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
                      (what == schedule::payload::gradient ? 1 : 0)];
   }
-  // What a compute receives of another rank; null where it receives nothing.
-  [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
+  // Whether the exchange that is under way brings what a compute takes.
+  [[nodiscard]] bool awaits(const schedule::action& compute) const noexcept;
   // Host and compute stream go on at once.
   void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // The compute stream goes on when the exchange that is under way is over, and what it sent is released. Its time is
@@ -26956,8 +26951,7 @@ BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& 
       finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
     } else {
-      const tensor_between_stages* const input = input_of(next);
-      if (input != nullptr && input->received_by() == under_way_) finish_exchange(engine, stages, at);
+      if (awaits(next)) finish_exchange(engine, stages, at);
       run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
@@ -26992,13 +26986,15 @@ BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_int
   }
 }
 
-BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
-  if (next.kind == schedule::action_kind::weight_gradient) return nullptr;
-  const schedule::position own = place(next.chunk);
-  const bool forward = next.kind == schedule::action_kind::forward;
-  if (forward ? own.first() : own.last()) return nullptr;
-  if (holds(forward ? own.stage - 1 : own.stage + 1)) return nullptr;
-  return &received(forward ? schedule::payload::activation : schedule::payload::gradient, next.chunk, next.micro_batch);
+BELAY_DECL bool pipeline_runner::awaits(const schedule::action& compute) const noexcept {
+  if (!under_way_ || compute.kind == schedule::action_kind::weight_gradient) return false;
+  const bool forward = compute.kind == schedule::action_kind::forward;
+  const schedule::payload needed = forward ? schedule::payload::activation : schedule::payload::gradient;
+  const auto transfers = row()[*under_way_].transfers();
+  return std::any_of(transfers.begin(), transfers.end(), [&](const schedule::transfer& one) {
+    return one.direction == schedule::transfer_direction::receive && one.what == needed && one.chunk == compute.chunk &&
+           one.micro_batch == compute.micro_batch;
+  });
 }
 
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
@@ -27075,9 +27071,8 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
-    tensor_between_stages& incoming = received(one.what, one.chunk, one.micro_batch);
-    const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
-    incoming.is_received_by(number);
+    const std::span<std::byte> arriving =
+        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
   }
   over_ = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);
@@ -35126,14 +35121,8 @@ class clock_visitor {
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
     posted_at(end, number) = exchanges_.begun[rank];
   }
-  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
-    const time theirs = posted_at(end, number);
-    over_not_before(rank, (theirs < exchanges_.begun[rank] ? exchanges_.begun[rank] : theirs) + message_);
-  }
-  constexpr void wake(std::size_t waiting, std::size_t rank) {
-    const time theirs = exchanges_.begun[rank];
-    over_not_before(waiting, (theirs < exchanges_.begun[waiting] ? exchanges_.begun[waiting] : theirs) + message_);
-  }
+  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) { meet_at(rank, posted_at(end, number)); }
+  constexpr void wake(std::size_t waiting, std::size_t rank) { meet_at(waiting, exchanges_.begun[rank]); }
   constexpr void complete(std::size_t rank, std::span<const action> all) {
     for (const action& each : all) {
       for (const transfer& moved : each.transfers()) {
@@ -35187,8 +35176,10 @@ class clock_visitor {
   constexpr time& arrived_at(payload what, std::size_t stage, std::size_t micro_batch) {
     return exchanges_.arrived[static_cast<std::size_t>(what)].data()[stage * micro_batches_ + micro_batch];
   }
-  constexpr void over_not_before(std::size_t rank, time moment) {
-    if (moment > exchanges_.over[rank]) exchanges_.over[rank] = moment;
+  // A transfer of a rank's exchange has its partner's since `theirs`.
+  constexpr void meet_at(std::size_t rank, time theirs) {
+    const time over = greater_of(exchanges_.begun[rank], theirs) + message_;
+    exchanges_.over[rank] = greater_of(exchanges_.over[rank], over);
   }
 
   const Table& table_;

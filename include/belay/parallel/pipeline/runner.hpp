@@ -57,10 +57,6 @@ struct boundary_elements {
 /// A tensor that a stage receives, or one that it sends.
 class tensor_between_stages {
  public:
-  /// The action of the row that receives it; `none` where none does.
-  static constexpr std::size_t none = static_cast<std::size_t>(-1);
-  [[nodiscard]] std::size_t received_by() const noexcept { return received_by_; }
-  void is_received_by(std::size_t action) noexcept { received_by_ = action; }
   /// For the layers. Not before `widen`; null where nothing was received.
   [[nodiscard]] void* values() const noexcept { return values_; }
   [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
@@ -90,7 +86,6 @@ class tensor_between_stages {
   void* on_wire_ = nullptr;
   lease_chain wire_memory_;
   std::size_t elements_ = 0;
-  std::size_t received_by_ = none;
   bool waits_ = false;  // to be widened: also one of no elements
 };
 
@@ -180,8 +175,8 @@ class pipeline_runner {
     return received_[2 * (chunk * table_.micro_batches() + micro_batch) +
                      (what == schedule::payload::gradient ? 1 : 0)];
   }
-  // What a compute receives of another rank; null where it receives nothing.
-  [[nodiscard]] tensor_between_stages* input_of(const schedule::action& next) noexcept;
+  // Whether the exchange that is under way brings what a compute takes.
+  [[nodiscard]] bool awaits(const schedule::action& compute) const noexcept;
   // Host and compute stream go on at once.
   void start_exchange(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // The compute stream goes on when the exchange that is under way is over, and what it sent is released. Its time is

@@ -197,8 +197,7 @@ BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& 
       finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
     } else {
-      const tensor_between_stages* const input = input_of(next);
-      if (input != nullptr && input->received_by() == under_way_) finish_exchange(engine, stages, at);
+      if (awaits(next)) finish_exchange(engine, stages, at);
       run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
@@ -233,13 +232,15 @@ BELAY_DECL void pipeline_runner::finish_exchange(stage_engine& engine, stage_int
   }
 }
 
-BELAY_DECL tensor_between_stages* pipeline_runner::input_of(const schedule::action& next) noexcept {
-  if (next.kind == schedule::action_kind::weight_gradient) return nullptr;
-  const schedule::position own = place(next.chunk);
-  const bool forward = next.kind == schedule::action_kind::forward;
-  if (forward ? own.first() : own.last()) return nullptr;
-  if (holds(forward ? own.stage - 1 : own.stage + 1)) return nullptr;
-  return &received(forward ? schedule::payload::activation : schedule::payload::gradient, next.chunk, next.micro_batch);
+BELAY_DECL bool pipeline_runner::awaits(const schedule::action& compute) const noexcept {
+  if (!under_way_ || compute.kind == schedule::action_kind::weight_gradient) return false;
+  const bool forward = compute.kind == schedule::action_kind::forward;
+  const schedule::payload needed = forward ? schedule::payload::activation : schedule::payload::gradient;
+  const auto transfers = row()[*under_way_].transfers();
+  return std::any_of(transfers.begin(), transfers.end(), [&](const schedule::transfer& one) {
+    return one.direction == schedule::transfer_direction::receive && one.what == needed && one.chunk == compute.chunk &&
+           one.micro_batch == compute.micro_batch;
+  });
 }
 
 BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stages, const schedule::action& next,
@@ -316,9 +317,8 @@ BELAY_DECL void pipeline_runner::start_exchange(stage_engine& engine, stage_inte
   for (const schedule::transfer& one : next.transfers()) {
     p2p& transfer = transfers[count++];
     if (one.direction == schedule::transfer_direction::send) continue;
-    tensor_between_stages& incoming = received(one.what, one.chunk, one.micro_batch);
-    const std::span<std::byte> arriving = incoming.receive(engine, ready, elements_, boundary_, at);
-    incoming.is_received_by(number);
+    const std::span<std::byte> arriving =
+        received(one.what, one.chunk, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
     transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
   }
   over_ = start_transfers(engine, ready, {transfers.data(), count}, transfers_, at);

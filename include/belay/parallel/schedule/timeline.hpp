@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -126,14 +127,8 @@ class clock_visitor {
   constexpr void post_transfer(std::size_t rank, std::size_t end, std::size_t number) {
     posted_at(end, number) = exchanges_.begun[rank];
   }
-  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) {
-    const time theirs = posted_at(end, number);
-    over_not_before(rank, (theirs < exchanges_.begun[rank] ? exchanges_.begun[rank] : theirs) + message_);
-  }
-  constexpr void wake(std::size_t waiting, std::size_t rank) {
-    const time theirs = exchanges_.begun[rank];
-    over_not_before(waiting, (theirs < exchanges_.begun[waiting] ? exchanges_.begun[waiting] : theirs) + message_);
-  }
+  constexpr void meet(std::size_t rank, std::size_t end, std::size_t number) { meet_at(rank, posted_at(end, number)); }
+  constexpr void wake(std::size_t waiting, std::size_t rank) { meet_at(waiting, exchanges_.begun[rank]); }
   constexpr void complete(std::size_t rank, std::span<const action> all) {
     for (const action& each : all) {
       for (const transfer& moved : each.transfers()) {
@@ -187,8 +182,10 @@ class clock_visitor {
   constexpr time& arrived_at(payload what, std::size_t stage, std::size_t micro_batch) {
     return exchanges_.arrived[static_cast<std::size_t>(what)].data()[stage * micro_batches_ + micro_batch];
   }
-  constexpr void over_not_before(std::size_t rank, time moment) {
-    if (moment > exchanges_.over[rank]) exchanges_.over[rank] = moment;
+  // A transfer of a rank's exchange has its partner's since `theirs`.
+  constexpr void meet_at(std::size_t rank, time theirs) {
+    const time over = greater_of(exchanges_.begun[rank], theirs) + message_;
+    exchanges_.over[rank] = greater_of(exchanges_.over[rank], over);
   }
 
   const Table& table_;
