@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/commit.hpp"
 #include "train_moe/phase_rounds.hpp"
 
@@ -19,20 +21,11 @@ using clock = std::chrono::steady_clock;
 
 namespace {
 
-// A number of a text that a double holds, for ranks to compare: FNV-1a, 32 bits.
-double number_of(std::string_view text) {
-  std::uint32_t out = 2166136261U;
-  for (const char each : text) out = (out ^ static_cast<unsigned char>(each)) * 16777619U;
-  return out;
-}
-
 // Ranks that are processes have read the costs each for itself.
 void expect_one_table(const command_line& line, const belay::group& all) {
   if (!line.choice.any()) return;
-  const double own = number_of(line.run.schedule + line.run.schedule_text);
-  double of_all[] = {own, -own};
-  all.all_reduce(std::span<double>(of_all), belay::maximum);
-  if (of_all[0] != -of_all[1])
+  const std::uint64_t own = belay::fnv1a().add_text(line.run.schedule).add_text(line.run.schedule_text).value();
+  if (belay::rank_comparison().differ(all, {&own, 1}, belay::where::current()))
     throw belay::input_error("--schedule " + line.choice.asked +
                              ": ranks have chosen different tables: give all of them the same --schedule-costs");
 }
