@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a micro-batch takes in each layer of a model, in whole numbers of one unit: those that a schedule is chosen by,
-// the same on every rank.
+// The costs of a micro-batch in each layer of a model, in whole numbers of one unit: a schedule is chosen by them, and
+// they are the same on every rank.
 #pragma once
 
 #include <cstddef>

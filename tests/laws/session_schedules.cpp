@@ -121,7 +121,7 @@ TEST_CASE("a schedule that is chosen gives the bits of one rank, and the summary
     CHECK(choice["layers"].size() == 4);
     for (const nlohmann::json& other : choice["refused"])
       if (other["total"].is_number()) CHECK(other["total"] >= choice["total"]);
-    // What was measured is what the next run may choose by.
+    // The next run may choose by it.
     const auto& measured = got.summary["measured_costs"];
     CHECK(measured.is_null() == (more[2] == "--stage-layers"));
     if (measured.is_null()) continue;

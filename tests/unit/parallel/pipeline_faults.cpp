@@ -49,7 +49,7 @@ struct ending_stage {
   void release(std::size_t) {}
 };
 
-// What the survivors of a pipeline of three are told, when rank `culprit` ends.
+// Rank `culprit` of a pipeline of three ends; `told` has the errors of the others.
 auto ending_body(std::string_view ends_in, int culprit, std::array<std::string, 3>& told) {
   return [=, &told](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.pipeline = rank.size()}};
