@@ -130,8 +130,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
           "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|"
           "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|greedy|auto|FILE.csv");
   app.add_option("--schedule-costs", line.schedule_costs,
-                 "--schedule auto and greedy: times of each stage and of a message; default: multiplications are "
-                 "counted")
+                 "--schedule auto and greedy: times of each stage and of a message; default: a probe of two "
+                 "steps measures them")
       ->type_name("FILE")
       ->check(a_name());
   app.add_option("--stage-layers", stage_layers,

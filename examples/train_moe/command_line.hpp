@@ -33,7 +33,7 @@ struct command_line {
   schedule_choice choice;                                            // of --schedule auto and greedy
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation
-  std::string schedule_costs;       // a file; empty: they are counted
+  std::string schedule_costs;       // a file; empty: they are probed, or counted
   std::string json;                 // empty: no JSON lines
   std::string tensorboard;          // a folder; empty: no events
   std::string report;               // a folder; empty: no page

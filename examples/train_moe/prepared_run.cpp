@@ -292,7 +292,7 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
   if (!given.trace.empty() && says == voice::speaks) trace.emplace(given.trace, belay::where{});
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan_text(given, plan));
-  if (given.choice.any() && says == voice::speaks) printer.say(given.choice.line());
+  if (given.choice.any() && says == voice::speaks) printer.say("schedule: " + given.choice.words() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + (given.device == device_kind::cuda ? "cuBLAS" : model::product_backend()) +
                 "\nstreams: " + streams_of(given) + "\n" +
@@ -334,6 +334,7 @@ belay::report_subject prepared_run::subject() const {
     if (name == "trace_steps" && !shown.empty()) shown = traced_text(line);
     if (!shown.empty()) out.setup.push_back({name, shown});
   }
+  if (line.choice.any()) out.setup.push_back({"schedule_choice", line.choice.words()});
   return out;
 }
 

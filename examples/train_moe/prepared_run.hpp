@@ -17,6 +17,7 @@
 #include "train_moe/command_line.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/hugging_face.hpp"
+#include "train_moe/schedule_probe.hpp"
 #include "train_moe/step_printer.hpp"
 
 namespace train_moe {
@@ -81,6 +82,7 @@ struct prepared_run {
   step_printer printer;
   std::optional<belay::report_folder> report;  // of --report, on the rank that prints
   std::optional<belay::trace_file> trace;      // of --trace, likewise
+  probed_costs* probed = nullptr;              // of a run that is a probe: where its costs go
 };
 
 /// The budgets of the flags, and which of them would need less memory, without numbers: for a step that is replayed

@@ -7,30 +7,19 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "belay/core/error.hpp"
-#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
-#include "belay/parallel/rank_comparison.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/step/commit.hpp"
 #include "train_moe/phase_rounds.hpp"
+#include "train_moe/run_schedule.hpp"
+#include "train_moe/schedule_costs.hpp"
 
 namespace train_moe {
 
 using clock = std::chrono::steady_clock;
-
-namespace {
-
-// Ranks that are processes have read the costs each for itself.
-void expect_one_table(const command_line& line, const belay::group& all) {
-  if (!line.choice.any()) return;
-  const std::uint64_t own = belay::fnv1a().add_text(line.run.schedule).add_text(line.run.schedule_text).value();
-  if (belay::rank_comparison().differ(all, {&own, 1}, belay::where::current()))
-    throw belay::input_error("--schedule " + line.choice.asked +
-                             ": ranks have chosen different tables: give all of them the same --schedule-costs");
-}
-
-}  // namespace
 
 // A rehearsed body that asks for its rank's number stands for no other rank.
 rank_body::rank_body(prepared_run& prepared, rank_trainer& trainer)
@@ -46,6 +35,7 @@ rank_body::rank_body(prepared_run& prepared, rank_trainer& trainer)
 
 void rank_body::run() {
   if (trainer_->rehearsing()) return rehearse();
+  if (prepared_->probed != nullptr) return probe(*prepared_->probed);
   try {
     run_to_the_end();
   } catch (const std::exception& problem) {
@@ -57,7 +47,6 @@ void rank_body::run() {
 
 void rank_body::run_to_the_end() {
   summary end;
-  expect_one_table(line(), control());
   if (prepared_->imported) trainer_->import_weights(*prepared_->imported);
   resume(end);
   train(end);
@@ -172,6 +161,25 @@ void rank_body::rehearse() {
     return true;
   });
   trainer_->phases().rehearse();
+}
+
+void rank_body::probe(probed_costs& into) {
+  std::vector<belay::traced_span> room(spans_of(line().run, {1, 1}));  // times of a device are those of a trace
+  belay::span_log log(room);
+  const auto stages = static_cast<std::size_t>(line().run.mesh.pipeline);  // one a rank
+  const report_table table(line().run, stages);
+  measured_costs measured(stages);
+  trainer_->run().each_step(line().run.steps, 0, [&](std::size_t step) {
+    log.clear();
+    trainer_->run().trace_into(&log);
+    const bool committed = trainer_->train(step).has_value();
+    if (committed) measured.add({&table, trainer_->shared(), ranks_of_stage(line().run)});
+    trainer_->run().synchronize();
+    trainer_->run().trace_into(nullptr);
+    return true;
+  });
+  if (const auto text = measured.text()) into.set(*text);
+  control().barrier();
 }
 
 void rank_body::evaluate(summary& end) {

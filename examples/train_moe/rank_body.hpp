@@ -35,6 +35,8 @@ class rank_body {
   void train(summary& end);
   // One step, and the largest pass that can be of each phase.
   void rehearse();
+  // The steps of a probe, whose times all ranks have.
+  void probe(probed_costs& into);
   void evaluate(summary& end);
   void sample(summary& end);
 

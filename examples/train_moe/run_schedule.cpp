@@ -2,11 +2,14 @@
 #include "train_moe/run_schedule.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/parallel/proof.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "input/problem_text.hpp"
 #include "input/regular_file.hpp"
 
@@ -61,6 +64,15 @@ schedule::dynamic_table schedule_of(const options& run) {
     const std::string text = input::problem_words(problem);
     throw input_error(text.starts_with("--schedule ") ? text : flag_of(run) + ": " + text);
   }
+}
+
+void expect_one_schedule(const options& run, const belay::group& all) {
+  belay::fnv1a own;
+  own.add_text(run.schedule).add_text(run.schedule_text).add_text(layers_text(run.stage_layers));
+  const std::uint64_t value = own.value();
+  if (belay::rank_comparison().differ(all, {&value, 1}, belay::where::current()))
+    throw input_error("--schedule: ranks have different tables: give all of them the same --schedule, --stage-layers "
+                      "and --schedule-costs");
 }
 
 std::vector<std::size_t> layers_of_stages(const options& run, std::size_t stages) {

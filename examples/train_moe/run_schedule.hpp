@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/comm/group.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/options.hpp"
@@ -18,6 +19,10 @@ namespace train_moe {
 /// would work, for a name that is none, a table that these ranks and micro-batches do not have, and a file whose table
 /// cannot run.
 [[nodiscard]] belay::schedule::dynamic_table schedule_of(const options& run);
+
+/// Throws belay::input_error on all ranks where they have different tables: ranks that are processes have chosen, or
+/// read, each for itself. Collective over `all`.
+void expect_one_schedule(const options& run, const belay::group& all);
 
 /// Layers of each of `stages` stages: as --stage-layers says, else as even as can be, the first with one more. Throws
 /// belay::input_error where these are not the model's layers, or a stage has none.

@@ -66,9 +66,9 @@ void consider_greedy(schedule_choice& to, const options& run, std::size_t ranks,
 
 }  // namespace
 
-std::string schedule_choice::line() const {
-  return "schedule: " + tables[taken].name + ", which " + asked + " chose of " + std::to_string(tables.size()) +
-         (tables.size() == 1 ? " table" : " tables") + ", by " + belay::printable(costs_of) + "\n";
+std::string schedule_choice::words() const {
+  return tables[taken].name + ", which " + asked + " chose of " + std::to_string(tables.size()) +
+         (tables.size() == 1 ? " table" : " tables") + ", by " + belay::printable(costs_of);
 }
 
 void schedule_choice::take(std::size_t number, options& run) {
@@ -86,12 +86,17 @@ void schedule_choice::refuse(std::size_t number, const std::string& why) {
 bool is_chosen(const std::string& name) { return name == "auto" || name == "greedy"; }
 
 schedule_choice choose_schedule(options& run, const std::string& costs) {
+  if (costs.empty()) return choose_schedule(run, counted_costs(run), "multiplications of a token");
+  return choose_schedule(run, read_costs(costs, run.model.layers), "the costs of " + costs);
+}
+
+schedule_choice choose_schedule(options& run, layer_costs costs, std::string costs_of) {
   const auto ranks = static_cast<std::size_t>(run.mesh.pipeline);
   const std::size_t layers = run.model.layers, micro_batches = batch_shape(run).micro_batches;
   schedule_choice out;
   out.asked = run.schedule;
-  out.costs_of = costs.empty() ? "multiplications of a token" : "the costs of " + costs;
-  out.costs = costs.empty() ? counted_costs(run) : read_costs(costs, layers);
+  out.costs_of = std::move(costs_of);
+  out.costs = std::move(costs);
   if (out.asked == "auto" && !run.stage_layers.empty())
     throw input_error("--schedule auto cuts the model as evenly as can be: --stage-layers is for a schedule by name");
   const bool possible = ranks <= layers && micro_batches > 0 && micro_batches <= 65536;

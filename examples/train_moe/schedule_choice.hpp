@@ -34,8 +34,8 @@ struct schedule_choice {
   std::vector<refused_table> refused;
 
   [[nodiscard]] bool any() const noexcept { return !asked.empty(); }
-  /// "schedule: zb-v, which auto chose of 9 that the run could have, by the costs of c.csv"
-  [[nodiscard]] std::string line() const;
+  /// "zb-v, which auto chose of 9 tables, by the costs of c.csv"
+  [[nodiscard]] std::string words() const;
   /// Takes the table `number`, and puts it into `run`.
   void take(std::size_t number, options& run);
   /// That no plan with `number` fits.
@@ -45,8 +45,10 @@ struct schedule_choice {
 /// Whether `name` is one that stands for a choice.
 [[nodiscard]] bool is_chosen(const std::string& name);
 
-/// The tables that `run`, whose schedule is auto or greedy, could have, by the costs of the file `costs`, or else
-/// counted ones; the first is taken. The same on every rank. Throws belay::input_error and belay::file_error.
+/// The tables that `run`, whose schedule is auto or greedy, could have, by `costs`, which are `costs_of` (as in "the
+/// costs of c.csv"); the first is taken. The same on every rank. Throws belay::input_error.
+[[nodiscard]] schedule_choice choose_schedule(options& run, layer_costs costs, std::string costs_of);
+/// By the costs of the file `costs`, or else counted ones. Throws belay::file_error too.
 [[nodiscard]] schedule_choice choose_schedule(options& run, const std::string& costs);
 
 }  // namespace train_moe

@@ -119,6 +119,13 @@ layer_costs read_costs(const std::string& path, std::size_t layers) {
   }
 }
 
+void measured_costs::add(const stage_seconds& of_step) noexcept {
+  for (std::size_t stage = 0; stage < least_.size(); ++stage)
+    for (std::size_t kind = 0; kind < report_table::kinds; ++kind)
+      add(stage, static_cast<belay::schedule::action_kind>(kind),
+          of_step(stage, static_cast<belay::schedule::action_kind>(kind)));
+}
+
 void measured_costs::add(std::size_t stage, belay::schedule::action_kind kind, double seconds) noexcept {
   using belay::schedule::action_kind;
   if (belay::is_nan(seconds) || !(seconds > 0)) return;

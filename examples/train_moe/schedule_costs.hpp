@@ -12,6 +12,7 @@
 
 #include "belay/parallel/schedule.hpp"
 #include "train_moe/options.hpp"
+#include "train_moe/report_table.hpp"
 
 namespace train_moe {
 
@@ -45,6 +46,8 @@ class measured_costs {
  public:
   explicit measured_costs(std::size_t stages) : least_(stages) {}
 
+  /// Those of a step, as ranks have shared them.
+  void add(const stage_seconds& of_step) noexcept;
   /// A step's mean of one kind of compute of a stage: not a number where it was not measured, 0 where there is none.
   void add(std::size_t stage, belay::schedule::action_kind kind, double seconds) noexcept;
   /// In microseconds, a message 0; a backward that was run whole is half I and half W. Nothing where that was not

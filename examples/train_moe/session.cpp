@@ -23,6 +23,7 @@
 #include "train_moe/host_ranks.hpp"
 #include "train_moe/nccl_trainer.hpp"
 #include "train_moe/run_report.hpp"
+#include "train_moe/schedule_probe.hpp"
 
 namespace train_moe {
 
@@ -142,13 +143,52 @@ void expect_ranks(const belay::launcher_environment& found, const options& run, 
                            ": start as many, as examples/run --backend " + backend + " does");
 }
 
+// Runs what was planned on the ranks that the flags name.
+void run_ranks_of(prepared_run& prepared, const belay::launcher_environment& found) {
+  const command_line& line = prepared.line;
+  const int ranks = static_cast<int>(line.run.mesh.ranks());
+  if (line.placed && !line.placed->own()) {
+    if (line.attention == command_line::attention_form::cudnn)
+      run_cudnn_session(prepared);
+    else
+      run_cuda_session(prepared);
+  } else if (line.backend == backend_kind::threads) {
+    run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
+  } else if (line.backend == backend_kind::mpi) {
+    run_mpi_session(prepared);
+  } else if (found.size == 1) {
+    run_forked(ranks, prepared);
+  } else {
+    run_ranks(belay::host::world::from_env(host_options(line)), prepared);
+  }
+}
+
+// Where no plan of the probe fits the budget, or its times are not known, the counted costs stay.
+void choose_by_probe(command_line& line, const belay::launcher_environment& found, prepared_run::placing place) {
+  command_line probe = probe_of(line);
+  probed_costs costs;
+  try {
+    prepared_run prepared(probe, voice::silent, rehearsed, place);
+    prepared.probed = &costs;
+    run_ranks_of(prepared, found);
+  } catch (const belay::plan_refused&) {
+    return;
+  }
+  const auto text = costs.text();
+  if (!text) return;
+  options& run = line.run;
+  run.schedule = line.choice.asked;
+  run.schedule_text.clear();
+  line.choice = choose_schedule(run, costs_of_probe(*text, probe.run.model.layers, run.model.layers),
+                                "a probe of each kind of layer");
+}
+
 }  // namespace
 
 int run_session(const command_line& given, char** argv) {
   model::one_thread_per_product();
   command_line line = given;
   const options& run = line.run;
-  const int ranks = static_cast<int>(run.mesh.ranks());
   const belay::launcher_environment found = belay::find_launcher();
   const bool threads = line.backend == backend_kind::threads, mpi = line.backend == backend_kind::mpi;
   const bool forks = !threads && !mpi && found.size == 1;
@@ -160,25 +200,14 @@ int run_session(const command_line& given, char** argv) {
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
-  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed,
-                        line.device == device_kind::cuda ? choose_devices : nullptr);
+  const prepared_run::placing place = line.device == device_kind::cuda ? choose_devices : nullptr;
+  // A process that a launcher has started is a rank of one world, which the run is.
+  if (is_probed(line) && found.size == 1) choose_by_probe(line, found, place);
+  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed, place);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
   try {
-    if (line.placed && !line.placed->own()) {
-      if (line.attention == command_line::attention_form::cudnn)
-        run_cudnn_session(prepared);
-      else
-        run_cuda_session(prepared);
-    } else if (threads) {
-      run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
-    } else if (mpi) {
-      run_mpi_session(prepared);
-    } else if (forks) {
-      run_forked(ranks, prepared);
-    } else {
-      run_ranks(belay::host::world::from_env(host_options(line)), prepared);
-    }
+    run_ranks_of(prepared, found);
   } catch (const std::exception& problem) {
     if (threads || forks) explain(prepared, problem);
     throw;

@@ -130,11 +130,7 @@ class step_printer {
     }
     report.hidden_copy_share = copies.hidden_share();
     report.bubble_predicted = predicted_bubble(shared);
-    const stage_seconds of_step{&table_, shared, ranks_of_stage(run_)};
-    for (std::size_t stage = 0; stage < schedule_.stages(); ++stage)
-      for (std::size_t kind = 0; kind < report_table::kinds; ++kind)
-        measured_.add(stage, static_cast<belay::schedule::action_kind>(kind),
-                      of_step(stage, static_cast<belay::schedule::action_kind>(kind)));
+    measured_.add({&table_, shared, ranks_of_stage(run_)});
     for (std::size_t layer = 0; layer < run_.model.layers; ++layer) {
       for (std::size_t e = 0; e < run_.model.experts; ++e)
         expert_tokens_[layer * run_.model.experts + e] = static_cast<std::uint64_t>(shared[table_.tokens(layer, e)]);

@@ -65,7 +65,7 @@ class trainer {
         run_(&run),
         source_(&source),
         mesh_(rank, settings.mesh),
-        schedule_(schedule_of(settings)),
+        schedule_(schedule_of_all(settings)),
         exchange_(run, mesh_.expert(), experts_of(settings)),
         model_(settings.model, parts_of_rank(settings, schedule_, rank_in_pipeline()),
                {exchange_.first_local_expert(), exchange_.local_experts()}, exchange_),
@@ -182,6 +182,11 @@ class trainer {
   [[nodiscard]] static belay::expert_settings experts_of(const options& settings) {
     const auto& model = settings.model;
     return {model.experts, model.experts_per_token, model.hidden, initial_capacity(settings)};
+  }
+  // Before any memory is made by it.
+  [[nodiscard]] belay::schedule::dynamic_table schedule_of_all(const options& settings) const {
+    if (!run_->rehearsing()) expect_one_schedule(settings, mesh_.control());
+    return schedule_of(settings);
   }
   // In its pipeline.
   [[nodiscard]] std::size_t rank_in_pipeline() const { return static_cast<std::size_t>(mesh_.coordinate().pipeline); }

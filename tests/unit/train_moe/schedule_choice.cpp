@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/device/tier.hpp"
 #include "train_moe/run_schedule.hpp"
+#include "train_moe/schedule_probe.hpp"
 
 namespace {
 
@@ -87,4 +89,39 @@ TEST_CASE("each table of a choice is one that the run can have") {
       CHECK(layers_of_stages(run, schedule_of(run).stages()).size() % 4 == 0);
     }
   }
+}
+
+TEST_CASE("a probe has one layer a stage and nothing beside its steps, and its stages stand for all layers") {
+  train_moe::command_line line;
+  line.run = run_of(3, "auto");
+  line.run.mesh.data = 2;
+  line.run.optimizer_tier = belay::tier::host;
+  line.run.checkpoint.folder = line.json = line.eval = line.import_from = "somewhere";
+  line.choice = choose_schedule(line.run, "");
+  REQUIRE(is_probed(line));
+  const train_moe::command_line probe = probe_of(line);
+  CHECK(probe.run.model.layers == 3);
+  CHECK(schedule_of(probe.run).stages() == 3);
+  CHECK(probe.run.schedule == "zb-h1");
+  CHECK(probe.run.optimizer_tier == belay::tier::device);
+  CHECK((probe.run.checkpoint.folder + probe.json + probe.eval + probe.import_from).empty());
+  CHECK_FALSE(is_probed(probe));
+
+  const train_moe::layer_costs costs = train_moe::costs_of_probe("belay-costs 1,0\n9,1,1\n5,2,2\n7,3,3\n", 3, 5);
+  REQUIRE(costs.layers.size() == 5);
+  CHECK(costs.layers[0].forward == 9);
+  for (std::size_t layer = 1; layer < 4; ++layer) CHECK(costs.layers[layer].forward == 5);
+  CHECK(costs.layers[4].weight_gradient == 3);
+  CHECK(train_moe::costs_of_probe("belay-costs 1,0\n9,1,1\n7,3,3\n", 2, 3).layers[1].forward == 9);
+}
+
+TEST_CASE("what is probed is kept once, and nothing where no rank has measured") {
+  train_moe::probed_costs costs;
+  CHECK_FALSE(costs.text());
+  costs.set("first");
+  costs.set("second");
+  CHECK(costs.text() == "first");
+  train_moe::probed_costs long_ones;
+  long_ones.set(std::string((std::size_t{1} << 20U) + 1, '1'));
+  CHECK_FALSE(long_ones.text());
 }
