@@ -15,3 +15,4 @@
 #include "belay/core/span_log.hpp"      // IWYU pragma: export
 #include "belay/core/view.hpp"          // IWYU pragma: export
 #include "belay/core/where.hpp"         // IWYU pragma: export
+#include "belay/core/wire_format.hpp"   // IWYU pragma: export

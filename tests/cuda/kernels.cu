@@ -186,11 +186,14 @@ int main() {
     using term = kernel::rms_norm_weight_term<float>;
     return kernel::group_sums<term, float>{{{x.a, x.row, x.c, width}, x.b, rows, width}, x.out, 0, width};
   });
-  compare("quantize", kernel::quantize_block_count(count), [](const arrays& x) {
-    return kernel::quantize<float>{x.a, x.narrow, x.row, count};
+  compare("quantize_rows", rows, [](const arrays& x) {
+    return kernel::quantize_rows<belay::fp8_block<128>, float>{x.a, x.narrow, x.row, width};
   });
-  compare("dequantize", kernel::quantize_block_count(count), [](const arrays& x) {
-    return kernel::dequantize<float>{x.narrow, x.row, x.out, count};
+  compare("dequantize_rows", rows, [](const arrays& x) {
+    return kernel::dequantize_rows<belay::fp8_block<128>, float>{x.narrow, x.row, x.out, width};
+  });
+  compare("quantize_rows by bytes", 1, [](const arrays& x) {
+    return kernel::quantize_rows<belay::mxfp8, float>{x.a, x.narrow, reinterpret_cast<belay::e8m0*>(x.index), count};
   });
   compare("sums of squares", 1, [](const arrays& x) { return kernel::chunk_sums_of_squares<float>{x.a, 64, x.sums}; });
   compare("gather_rows", rows, [](const arrays& x) {

@@ -202,13 +202,15 @@ TEST_CASE("narrow formats round, overflow and keep NaN") {
   CHECK((bf16(nan) != bf16(nan) && fp8_e4m3(nan) != fp8_e4m3(nan) && bf16(0.0F) == bf16(-0.0F) &&
          bf16(inf) == bf16(inf)));
   CHECK(static_cast<float>(fp16(hidden(1e-7F))) == 0x1p-23F);  // subnormal there, not here
-  std::vector<float> in(kernel::quantize_block, 1.0F), out(in.size());
-  in[3] = nan;
+  std::vector<float> in(128, 1.0F), out(in.size());
+  in[3] = nan, in[5] = inf;
   std::vector<fp8_e4m3> narrow(in.size());
   float scale = 0;
-  kernel::quantize<float>{in.data(), narrow.data(), &scale, in.size()}(0);
-  kernel::dequantize<float>{narrow.data(), &scale, out.data(), in.size()}(0);
-  CHECK((is_nan(out[3]) && out[4] == 1.0F));
+  kernel::findings_record found;
+  kernel::for_each_row(
+      1, kernel::quantize_rows<fp8_block<128>, float>{in.data(), narrow.data(), &scale, in.size(), {&found, {}}});
+  kernel::for_each_row(1, kernel::dequantize_rows<fp8_block<128>, float>{narrow.data(), &scale, out.data(), in.size()});
+  CHECK((is_nan(out[3]) && is_nan(out[5]) && out[4] == 1.0F && found.quantized_not_finite == 2));
 }
 
 TEST_CASE_TEMPLATE("a minimum and a maximum keep a NaN from either side", T, float, double) {

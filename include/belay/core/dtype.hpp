@@ -142,6 +142,39 @@ class compact_float {
   bits_type bits_;
 };
 
+/// A scale of 8 bits, the E8M0 of the OCP microscaling formats: 2^(bits - 127), or NaN where all bits are set. It has
+/// no sign and no zero. Plain data; 2^-127 when value-initialised.
+class e8m0 {
+ public:
+  using bits_type = std::uint8_t;
+
+  e8m0() = default;
+
+  /// The scale that `bits` are.
+  [[nodiscard]] BELAY_HD static constexpr e8m0 from_bits(bits_type bits) noexcept {
+    e8m0 scale{};
+    scale.bits_ = bits;
+    return scale;
+  }
+  /// The bits of the scale.
+  [[nodiscard]] BELAY_HD constexpr bits_type bits() const noexcept { return bits_; }
+  [[nodiscard]] BELAY_HD constexpr bool is_nan() const noexcept { return bits_ == nan_bits; }
+
+  /// The value as float: exact, 2^-127 too, which is subnormal there.
+  [[nodiscard]] BELAY_HD explicit constexpr operator float() const noexcept {
+    const std::uint32_t normal = static_cast<std::uint32_t>(bits_) << 23;
+    return __builtin_bit_cast(float, bits_ == 0 ? 1u << 22 : is_nan() ? 0x7fc00000u : normal);
+  }
+
+  /// Compares bits: a NaN is equal to itself.
+  [[nodiscard]] BELAY_HD friend constexpr bool operator==(e8m0 a, e8m0 b) noexcept { return a.bits_ == b.bits_; }
+
+ private:
+  static constexpr bits_type nan_bits = 0xff;
+
+  bits_type bits_;
+};
+
 /// The type in which elements of T are computed and summed: float for formats of 16 and 8 bits, else T itself.
 template <class T>
 struct compute_type {
@@ -182,7 +215,7 @@ using fp16 = compact_float<5, 10, special_values::ieee>;
 using fp8_e4m3 = compact_float<4, 3, special_values::nan_only>;  // OCP e4m3fn: largest 448
 using fp8_e5m2 = compact_float<5, 2, special_values::ieee>;      // largest 57344
 
-static_assert(std::is_trivially_copyable_v<bf16> && sizeof(bf16) == 2 && sizeof(fp8_e4m3) == 1);
+static_assert(std::is_trivially_copyable_v<bf16> && sizeof(bf16) == 2 && sizeof(fp8_e4m3) == 1 && sizeof(e8m0) == 1);
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_bytes(dtype type) noexcept {

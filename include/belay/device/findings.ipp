@@ -21,6 +21,8 @@ BELAY_DECL std::string text(const kernel::finding& found) {
     out += "the rows of expert " + std::to_string(found.number) + " end at " + std::to_string(found.value) +
            ", after " + std::to_string(found.first) + " and of " + std::to_string(found.limit) +
            ": were they read before they were written?";
+  else if (found.kind == kernel::finding_kind::row_not_finite)
+    out += "row " + std::to_string(found.number) + " has an infinity or a NaN where it is rounded to 8 bits";
   else
     out += "the loss is not finite";
   return out;

@@ -23,8 +23,9 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// The kind of a finding: an index that is none, rows that were not written, a number that is not finite.
-enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
+/// The kind of a finding: an index that is none, rows that were not written, a loss that is not finite, a row with an
+/// infinity or a NaN that became NaN in 8 bits.
+enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite, row_not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
@@ -41,7 +42,7 @@ struct finding_site {
 
 /// One thing that was found. `index_outside`: `value` at position `number` is not below `limit`. `rows_outside`: the
 /// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not; `value` has
-/// its bits.
+/// its bits. `row_not_finite`: row `number` of what was quantised.
 struct finding {
   /// The kind; the value, the bounds that it is outside of, the index where, and the site.
   finding_kind kind = finding_kind::nothing;
@@ -61,8 +62,10 @@ struct findings_record {
   std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
   std::uint64_t wrong = 0;        // indices and rows outside: what came of them means nothing
   std::uint64_t not_finite = 0;
+  std::uint64_t quantized_infinities = 0;  // in what was rounded to 8 bits, where they became NaN
+  std::uint64_t quantized_not_finite = 0;  // these and NaNs
   finding first_wrong;
-  finding first_not_finite;
+  finding first_not_finite;  // of losses and of what was quantised
 };
 
 /// Where a kernel of one call writes what it finds: a pointer and plain data, so it can be a part of every kernel. One
@@ -82,8 +85,15 @@ struct findings_note {
     record->loss += more;
     record->loss_count += count;
     if (is_finite(more)) return;
-    if (is_first(record->not_finite))
+    if (is_first(record->not_finite) && record->quantized_not_finite == 0)
       record->first_not_finite = {finding_kind::not_finite, __builtin_bit_cast(std::int64_t, more), 0, 0, 0, site};
+  }
+  /// Of row `row` so many infinities, and so many infinities and NaNs together, became NaN in 8 bits.
+  BELAY_HD void add_quantized(std::uint64_t infinities, std::uint64_t not_finite, std::size_t row) const noexcept {
+    if (record == nullptr || not_finite == 0) return;
+    add(record->quantized_infinities, infinities);
+    if (add(record->quantized_not_finite, not_finite) == 0 && record->not_finite == 0)
+      record->first_not_finite = {finding_kind::row_not_finite, 0, 0, 0, row, site};
   }
   /// A dispatch would have needed so many rows on some rank.
   BELAY_HD void need_rows(std::uint64_t rows) const noexcept {
@@ -107,11 +117,13 @@ struct findings_note {
   BELAY_HD void note(const finding& what) const noexcept {
     if (record != nullptr && is_first(record->wrong)) record->first_wrong = what;
   }
-  BELAY_HD static bool is_first(std::uint64_t& counter) noexcept {
+  BELAY_HD static bool is_first(std::uint64_t& counter) noexcept { return add(counter, 1) == 0; }
+  // The counter before. Lanes may be threads of a host too.
+  BELAY_HD static std::uint64_t add(std::uint64_t& counter, std::uint64_t more) noexcept {
 #if defined(__CUDA_ARCH__)
-    return atomicAdd(reinterpret_cast<unsigned long long*>(&counter), 1ULL) == 0;
+    return atomicAdd(reinterpret_cast<unsigned long long*>(&counter), static_cast<unsigned long long>(more));
 #else
-    return counter++ == 0;
+    return __atomic_fetch_add(&counter, more, __ATOMIC_RELAXED);
 #endif
   }
 };

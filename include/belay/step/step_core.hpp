@@ -73,7 +73,7 @@ class step_core {
   where at_;
   std::span<participant* const> participants_;
   ballot findings_;
-  kernel::finding not_finite_loss_;
+  kernel::finding first_not_finite_;
   bool ended_ = false;
 };
 

@@ -154,8 +154,8 @@ void step_core<Engine>::read_findings(where at) {
     cut_off();
     engine_->expect_right(wrong, first);
   }
-  add({.needed_rows = found.needed_rows, .loss = found.loss});
-  if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
+  add({.non_finite = found.quantized_not_finite, .needed_rows = found.needed_rows, .loss = found.loss});
+  if (found.not_finite + found.quantized_not_finite > 0) first_not_finite_ = found.first_not_finite;
 }
 
 template <class Engine>
@@ -201,9 +201,10 @@ std::string step_core<Engine>::not_finite(std::uint64_t number) const {
     each->each_not_finite(name_owner);
   }
   out += "\n";
-  if (not_finite_loss_.kind != kernel::finding_kind::nothing) {
-    out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
-    name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
+  if (first_not_finite_.kind != kernel::finding_kind::nothing) {
+    out += "  " + text(first_not_finite_) + ", at " + site_of(first_not_finite_).text() + "\n";
+    if (first_not_finite_.kind == kernel::finding_kind::not_finite)
+      name_owner(__builtin_bit_cast(double, first_not_finite_.value));
   }
   if (!given_back.empty()) out += "  " + given_back + "\n";
   return out;

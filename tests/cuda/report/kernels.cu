@@ -55,8 +55,11 @@ template __global__ void run_long_rows(std::size_t, k::cross_entropy_rows<bf16>)
 template __global__ void run_long_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::losses_of_rows<k::noted_cross_entropy<float>>);
 template __global__ void run_rows(std::size_t, k::summed_losses<k::noted_cross_entropy<float>>);
-template __global__ void run_rows(std::size_t, k::quantize<float>);
-template __global__ void run_rows(std::size_t, k::dequantize<float>);
+template __global__ void run_rows(std::size_t, k::quantize_rows<mxfp8, bf16>);
+template __global__ void run_rows(std::size_t, k::quantize_rows<mxfp8, float>);
+template __global__ void run_rows(std::size_t, k::quantize_rows<fp8_block<128>, bf16>);
+template __global__ void run_rows(std::size_t, k::dequantize_rows<mxfp8, bf16>);
+template __global__ void run_rows(std::size_t, k::dequantize_rows<fp8_block<128>, float>);
 
 // Rows of experts.
 template __global__ void run_rows(std::size_t, route_row<float>);

@@ -186,3 +186,33 @@ TEST_CASE("a loss that is not finite is named, with its line, where the step is 
   CHECK(list.find("  'cross_entropy' (micro-batch 0): the loss is not finite, at ") != std::string::npos);
   CHECK(list.find("loss.cpp:") != std::string::npos);
 }
+
+TEST_CASE("a step in which an infinity became NaN in 8 bits is refused, finite as its gradients may be") {
+  std::vector<float> row(40, 1.0F);
+  std::vector<belay::fp8_e4m3> narrow(row.size());
+  std::vector<belay::e8m0> scales(belay::mxfp8::layout.scales(row.size()));
+  std::vector<std::string> lists;
+  belay::launch(belay::host::world{1}, [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    onlooker watching;
+    for (auto number : run.steps(2)) {
+      row[33] = number == 1 ? std::numeric_limits<float>::infinity() : 1.0F;
+      belay::step step{run.engine(), watching};
+      run.engine().kit().teams(1, belay::kernel::quantize_rows<belay::mxfp8, float>{
+                                      row.data(),
+                                      narrow.data(),
+                                      scales.data(),
+                                      row.size(),
+                                      {run.engine().found(), {"experts", "trainer.cpp", 7, 2, 1}}});
+      auto outcome = std::move(step).commit(mesh, belay::target_tokens{4});
+      const auto* const why = belay::refused(outcome);
+      if (!run.rehearsing()) lists.push_back(why == nullptr ? "committed" : why->list);
+      if (auto* ok = belay::committed(outcome)) std::move(*ok).discard();
+    }
+  });
+  REQUIRE(lists.size() == 2);
+  CHECK(
+      lists[0].find("layer 2 'experts' (micro-batch 1): row 0 has an infinity or a NaN where it is rounded to 8 bits, "
+                    "at trainer.cpp:7") != std::string::npos);
+  CHECK(lists[1] == "committed");
+}
