@@ -14,9 +14,9 @@
 
 namespace train_moe {
 
-/// The table of `run.schedule`, of the micro-batches of one pipeline. Throws belay::input_error, with the flag and what
-/// would work, for a name that is none, a table that these ranks and micro-batches do not have, and a file whose table
-/// cannot run.
+/// The table of `run.schedule`, of the micro-batches of one pipeline; with pairs where they overlap. Throws
+/// belay::input_error, with the flag and what would work, for a name that is none, a table that these ranks and
+/// micro-batches do not have, and a file whose table cannot run.
 [[nodiscard]] belay::schedule::dynamic_table schedule_of(const options& run);
 
 /// Layers of each of `stages` stages: as --stage-layers says, else as even as can be, the first with one more. Throws
@@ -27,6 +27,9 @@ namespace train_moe {
 [[nodiscard]] std::vector<model::model_part> parts_of_rank(const options& run,
                                                            const belay::schedule::dynamic_table& table,
                                                            std::size_t rank);
+
+/// Pairs of a pipeline that overlap in a step.
+[[nodiscard]] std::size_t overlapped_pairs(const options& run, const belay::schedule::dynamic_table& table);
 
 /// Layers of the rank that holds most.
 [[nodiscard]] std::size_t most_layers_of_rank(const options& run, const belay::schedule::dynamic_table& table);
