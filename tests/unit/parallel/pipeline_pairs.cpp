@@ -16,12 +16,12 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/parallel/divisor.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/parallel/pipeline.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/parallel/vote.hpp"
 #include "belay/step.hpp"
-#include "belay/parallel/divisor.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/loss.hpp"
 #include "unit/parallel/support/toy_experts.hpp"
@@ -42,7 +42,7 @@ struct call_record {
   std::atomic<bool>* sets = nullptr;   // when the forward of micro-batch 1 begins to compute
   std::atomic<bool>* waits = nullptr;  // for that, where the backward of micro-batch 0 begins
   bool came = true;
-  std::vector<double> values{};        // inputs: an exchange that an error has left under way may read them still
+  std::vector<double> values{};  // inputs: an exchange that an error has left under way may read them still
 
   void begin(char what, std::size_t micro_batch) {
     order += what + std::to_string(micro_batch);
@@ -149,15 +149,14 @@ TEST_CASE("a micro-batch computes while the rows of the one beside it are on the
   std::atomic<bool> computes{false};
   records[0].sets = &computes;   // its exchange is under way, for which the other rank is needed,
   records[1].waits = &computes;  // which does not come to it before
-  belay::launch(
-      belay::host::world{2},
-      [&](auto& rank, auto& run) {
-        call_record& record = records[static_cast<std::size_t>(rank.number())];
-        trained_stage trained(rank, run, record, pair_use::in_turns);
-        for ([[maybe_unused]] const std::size_t round : run.steps(1)) trained.train();
-        if (!run.rehearsing()) CHECK(trained.pairs() == 2);
-      },
-      {.streams = queued});
+  belay::launch(belay::host::world{2},
+                [&](auto& rank, auto& run) {
+                  call_record& record = records[static_cast<std::size_t>(rank.number())];
+                  trained_stage trained(rank, run, record, pair_use::in_turns);
+                  for ([[maybe_unused]] const std::size_t round : run.steps(1)) trained.train();
+                  if (!run.rehearsing()) CHECK(trained.pairs() == 2);
+                },
+                {.streams = queued});
   CHECK(records[1].came);
   for (const call_record& each : records) CHECK(each.order == "f0F0b0f1B0F1b1f2B1F2b2B2");
 }
@@ -166,21 +165,20 @@ TEST_CASE("what is added in turns has the bits of one after the other") {
   std::vector<double> expected;
   for (const pair_use use : {pair_use::one_after_other, pair_use::in_turns})
     for (const belay::stream_choice& streams : {belay::stream_choice{}, queued}) {
-      belay::launch(
-          belay::host::world{2},
-          [&](auto& rank, auto& run) {
-            call_record record;
-            trained_stage trained(rank, run, record, use);
-            for ([[maybe_unused]] const std::size_t round : run.steps(2)) trained.train();
-            if (run.rehearsing() || rank.number() != 0) return;
-            CHECK((record.order.substr(0, 8) == "f0F0b0f1") == (use == pair_use::in_turns));
-            std::vector<double> sums = trained.weights().router_gradient;
-            sums.insert(sums.end(), trained.weights().matrices_gradient.begin(),
-                        trained.weights().matrices_gradient.end());
-            if (expected.empty()) expected = sums;
-            CHECK(sums == expected);
-          },
-          {.streams = streams});
+      belay::launch(belay::host::world{2},
+                    [&](auto& rank, auto& run) {
+                      call_record record;
+                      trained_stage trained(rank, run, record, use);
+                      for ([[maybe_unused]] const std::size_t round : run.steps(2)) trained.train();
+                      if (run.rehearsing() || rank.number() != 0) return;
+                      CHECK((record.order.substr(0, 8) == "f0F0b0f1") == (use == pair_use::in_turns));
+                      std::vector<double> sums = trained.weights().router_gradient;
+                      sums.insert(sums.end(), trained.weights().matrices_gradient.begin(),
+                                  trained.weights().matrices_gradient.end());
+                      if (expected.empty()) expected = sums;
+                      CHECK(sums == expected);
+                    },
+                    {.streams = streams});
     }
 }
 
@@ -210,7 +208,8 @@ TEST_CASE("a rank that ends in a call of a pair is named on the other one, and n
       }
       CHECK(told.find("rank 1") != std::string::npos);
       for (const call_record& each : records) CHECK(each.alive == 0);
-      if (streams.policy == belay::stream_policy::queued) continue;  // what its streams skip may fail before it has left
+      if (streams.policy == belay::stream_policy::queued)
+        continue;  // what its streams skip may fail before it has left
       const std::string said = "this call ends in " + std::string(ends_in);
       const bool forward = ends_in[0] == 'f' || ends_in[0] == 'F';
       CHECK(what.find(forward ? "(micro-batch 1), forward" : "(micro-batch 0), backward") != std::string::npos);
