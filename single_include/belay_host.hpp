@@ -21393,6 +21393,11 @@ class rehearsal_watch {
     remove_signal_stack();
   }
 
+  /// The running call, which another flow of control interrupts: none runs until it is taken up.
+  using calls_aside = const call_under_way*;
+  [[nodiscard]] calls_aside set_aside() noexcept { return call_at(nullptr); }
+  void take_up(calls_aside calls) noexcept { static_cast<void>(call_at(calls)); }
+
   /// Names the running call while the mark exists. Marks nest.
   class mark {
    public:
@@ -21470,6 +21475,12 @@ class rehearsal_watch {
     stack_t none = {};
     none.ss_flags = SS_DISABLE;
     ::sigaltstack(&none, nullptr);
+  }
+
+  calls_aside call_at(calls_aside now) noexcept {
+    const calls_aside before = std::exchange(call_, now);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return before;
   }
 
   // A message that is put together without functions that are unsafe in a signal handler.
@@ -21581,6 +21592,9 @@ class rehearsal_watch {
 
 /// The watch of a step that computes: it does nothing.
 struct no_watch {
+  struct calls_aside {};
+  [[nodiscard]] calls_aside set_aside() const noexcept { return {}; }
+  void take_up(calls_aside) const noexcept {}
   struct mark {
     mark(no_watch&, const call_under_way&) noexcept {}
   };
@@ -21642,6 +21656,19 @@ class call_spans {
     }
   }
 
+  class mark;
+  /// The running calls, which another flow of control interrupts: they end in trace and listener, and begin again when
+  /// they are taken up.
+  using calls_aside = mark*;
+  [[nodiscard]] calls_aside set_aside() noexcept {
+    for (mark* one = innermost_; one != nullptr; one = one->outer_) one->end_part();
+    return std::exchange(innermost_, nullptr);
+  }
+  void take_up(calls_aside calls) noexcept {
+    innermost_ = calls;
+    if (calls != nullptr) calls->begin_parts();
+  }
+
   /// The running call while the mark exists. Marks nest.
   class mark {
    public:
@@ -21657,10 +21684,29 @@ class call_spans {
     }
 
    private:
+    friend class call_spans;
     [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
       owner_ = &owner;
-      if (owner.log_ != nullptr) trace(owner, now);
-      if (owner.listener_ != nullptr) owner.listener_->begin(now);
+      now_ = now;
+      begin_part();
+      outer_ = std::exchange(owner.innermost_, this);
+    }
+    void begin_part() {
+      if (owner_->log_ != nullptr) trace(*owner_, *now_);
+      if (owner_->listener_ != nullptr) owner_->listener_->begin(*now_);
+    }
+    // Of this call and those around it, the outermost first. A stream that is stuck says so to whoever queues next.
+    void begin_parts() noexcept {
+      if (outer_ != nullptr) outer_->begin_parts();
+      try {
+        begin_part();
+      } catch (...) {
+      }
+    }
+    void end_part() noexcept {
+      if (owner_->listener_ != nullptr) owner_->listener_->end();
+      traced_.reset();
+      owner_->note_memory();
     }
     void trace(call_spans& owner, const call_under_way& now) {
       traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
@@ -21673,13 +21719,14 @@ class call_spans {
                                                        .lane = span_lane::compute}));
     }
     [[gnu::cold, gnu::noinline]] void end() noexcept {
-      if (owner_->listener_ != nullptr) owner_->listener_->end();
-      traced_.reset();
-      owner_->note_memory();
+      end_part();
+      owner_->innermost_ = outer_;
     }
 
     call_spans* owner_ = nullptr;  // while it is traced, or told
     std::optional<queued_span<Stream>> traced_;
+    std::optional<call_under_way> now_;
+    mark* outer_ = nullptr;  // that began before it
   };
 
   /// The launch of a graph while it exists.
@@ -21706,6 +21753,7 @@ class call_spans {
   call_listener* listener_ = nullptr;
   Stream* stream_ = nullptr;
   const tier_meters* meters_ = nullptr;
+  mark* innermost_ = nullptr;
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
 };
 
@@ -21738,6 +21786,17 @@ class switched_watch {
     if (explains_) faults_.end();
   }
 
+  /// The running calls, which another flow of control interrupts, until they are taken up.
+  struct calls_aside {
+    typename call_spans<Stream>::calls_aside traced;
+    rehearsal_watch::calls_aside rehearsed;
+  };
+  [[nodiscard]] calls_aside set_aside() noexcept { return {spans_.set_aside(), faults_.set_aside()}; }
+  void take_up(const calls_aside& calls) noexcept {
+    spans_.take_up(calls.traced);
+    faults_.take_up(calls.rehearsed);
+  }
+
   /// The running call while the mark exists. Marks nest.
   class mark {
    public:
@@ -21756,6 +21815,320 @@ class switched_watch {
   rehearsal_watch faults_;
   bool explains_ = false;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/flow_pair.hpp
+//
+// Two micro-batches whose calls of layers a rank runs beside each other: the forward of one and the backward of the
+// other, on one thread and one compute stream. Each hands over where it has started a communication that it waits for
+// next. So while the rows of one are on their way, the stream has work of the other. Who is next depends on nothing but
+// the program: all ranks that run the same layers start their communications in one order, and a rehearsal finds the
+// memory of the run.
+
+// ---- belay/core/fiber.hpp
+//
+// A second flow of control of one thread, with a stack of its own. It runs when the thread says so and until it hands
+// back: the two never run at once, so they share what they like without locks, and their order is that of the program.
+// Stack and context are made once; to start, to hand back and to go on allocates nothing.
+//
+//   belay::fiber other;
+//   const auto body = [&] { first_half(); other.hand_back(); second_half(); };
+//   other.start(body);  // returns after first_half()
+//   between();
+//   other.go_on();      // returns after second_half()
+
+#include <ucontext.h>
+
+#include <cfenv>
+
+namespace belay::inline BELAY_ABI {
+
+/// A flow of control beside that of the thread that starts it. Each of the two has its own exceptions, so either may
+/// hand over in a handler of one; rounding and other modes of arithmetic are those of the thread when it starts.
+class fiber {
+ public:
+  /// Bytes of its stack, of which memory is used as far as the flow goes: as many as threads have.
+  static constexpr std::size_t stack_bytes = std::size_t{8} << 20;
+
+  /// Maps the stack, with pages below it that nobody may touch. Throws budget_error.
+  explicit fiber(where at = where::current());
+  fiber(const fiber&) = delete;  // its stack points to it
+  fiber& operator=(const fiber&) = delete;
+  /// Its flow is over: else the program ends, since what lives on its stack could not be destroyed.
+  ~fiber();
+
+  /// Runs `body()` on the other stack, and returns when that hands back or is over. The callable lives until it is
+  /// over: a body that hands back has a name.
+  /// Throws what the body throws; usage_error where another body has begun and is not over.
+  void start(function_ref<void()> body, where at = where::current());
+  /// Goes on after the last `hand_back`, and returns as `start` does. Throws usage_error where no body is under way.
+  void go_on(where at = where::current());
+  /// In the body: whoever has started it, or let it go on, runs until the next `go_on`.
+  void hand_back() noexcept;
+
+  /// Whether a body has begun and is not over.
+  [[nodiscard]] bool under_way() const noexcept { return under_way_; }
+
+ private:
+  // The exceptions that a flow handles and those that unwind it, which the runtime keeps for each thread.
+  struct flow_exceptions {
+    void* handled = nullptr;
+    unsigned unwinding = 0;
+  };
+  // A flow that does not run, and the names that sanitizers have for it.
+  struct flow_at_rest {
+    ucontext_t context{};
+    flow_exceptions exceptions;
+    void* address_sanitizers = nullptr;
+    void* thread_sanitizers = nullptr;
+    const void* stack = nullptr;
+    std::size_t bytes = 0;
+  };
+  enum class switch_kind : bool { once_more, for_good };
+
+  // `makecontext` hands on words of this size alone: the halves of a pointer.
+  static void begin(unsigned high, unsigned low);
+  void run_bodies();
+  static void change(flow_at_rest& from, flow_at_rest& to, switch_kind how) noexcept;
+  // In the flow that goes on; `left` is the one before.
+  static void arrive(flow_at_rest& here, flow_at_rest& left) noexcept;
+  void enter();
+
+  std::byte* mapped_ = nullptr;
+  std::size_t mapped_bytes_ = 0;
+  flow_at_rest own_, caller_;
+  const function_ref<void()>* next_ = nullptr;  // until it has begun
+  std::exception_ptr thrown_;
+  std::fenv_t modes_{};
+  bool begun_ = false;  // some body
+  bool under_way_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/fiber.ipp
+//
+// Two contexts and the changes between them, which sanitizers are told of.
+
+#include <cxxabi.h>
+
+// Of the sanitizers, in builds that have one.
+extern "C" {
+void __sanitizer_start_switch_fiber(void** kept, const void* bottom, std::size_t bytes);
+void __sanitizer_finish_switch_fiber(void* kept, const void** bottom, std::size_t* bytes);
+void* __tsan_create_fiber(unsigned flags);
+void* __tsan_get_current_fiber();
+void __tsan_switch_to_fiber(void* to, unsigned flags);
+void __tsan_destroy_fiber(void* of);
+}
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether a thread sanitizer looks at memory.
+inline constexpr bool thread_sanitizer = sanitized_addresses && !address_sanitizer;
+
+BELAY_DECL fiber::fiber(where at) {
+  const auto guard = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  mapped_bytes_ = guard + stack_bytes;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK;
+  void* const mapped = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (mapped == MAP_FAILED || ::mprotect(mapped, guard, PROT_NONE) != 0) {
+    const int problem = errno;
+    if (mapped != MAP_FAILED) ::munmap(mapped, mapped_bytes_);
+    throw budget_error("stack of a fiber: " + std::string(std::strerror(problem)), mapped_bytes_, 0, at);
+  }
+  mapped_ = static_cast<std::byte*>(mapped);
+  own_.stack = mapped_ + guard;
+  own_.bytes = stack_bytes;
+  ::getcontext(&own_.context);
+  own_.context.uc_stack.ss_sp = mapped_ + guard;
+  own_.context.uc_stack.ss_size = stack_bytes;
+  own_.context.uc_link = nullptr;
+  const auto self = reinterpret_cast<std::uintptr_t>(this);
+  ::makecontext(&own_.context, reinterpret_cast<void (*)()>(&fiber::begin), 2, static_cast<unsigned>(self >> 32U),
+                static_cast<unsigned>(self & 0xffffffffU));
+  if constexpr (thread_sanitizer) own_.thread_sanitizers = __tsan_create_fiber(0);
+}
+
+BELAY_DECL fiber::~fiber() {
+  if (under_way()) std::terminate();
+  if (begun_) enter();  // it leaves its stack for good
+  if constexpr (thread_sanitizer) __tsan_destroy_fiber(own_.thread_sanitizers);
+  ::munmap(mapped_, mapped_bytes_);
+}
+
+BELAY_DECL void fiber::start(function_ref<void()> body, where at) {
+  if (under_way()) throw usage_error("a fiber runs one body at a time: the one before is not over", at);
+  next_ = &body;
+  begun_ = under_way_ = true;
+  std::fegetenv(&modes_);
+  enter();
+  if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+BELAY_DECL void fiber::go_on(where at) {
+  if (!under_way()) throw usage_error("no body of this fiber is under way", at);
+  enter();
+  if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+BELAY_DECL void fiber::enter() {
+  if constexpr (thread_sanitizer) caller_.thread_sanitizers = __tsan_get_current_fiber();
+  change(caller_, own_, switch_kind::once_more);
+}
+
+BELAY_DECL void fiber::hand_back() noexcept { change(own_, caller_, switch_kind::once_more); }
+
+BELAY_DECL void fiber::begin(unsigned high, unsigned low) {
+  fiber* const self = reinterpret_cast<fiber*>((static_cast<std::uintptr_t>(high) << 32U) | low);
+  arrive(self->own_, self->caller_);
+  self->run_bodies();
+  change(self->own_, self->caller_, switch_kind::for_good);
+}
+
+BELAY_DECL void fiber::run_bodies() {
+  while (next_ != nullptr) {
+    std::fesetenv(&modes_);
+    try {
+      const function_ref<void()> body = *std::exchange(next_, nullptr);
+      body();
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+    under_way_ = false;
+    hand_back();
+  }
+}
+
+BELAY_DECL void fiber::change(flow_at_rest& from, flow_at_rest& to, switch_kind how) noexcept {
+  auto* const of_thread = reinterpret_cast<void*>(abi::__cxa_get_globals());
+  static_assert(sizeof(flow_exceptions) == 2 * sizeof(void*));
+  std::memcpy(&from.exceptions, of_thread, sizeof(flow_exceptions));
+  std::memcpy(of_thread, &to.exceptions, sizeof(flow_exceptions));
+  if constexpr (address_sanitizer)
+    __sanitizer_start_switch_fiber(how == switch_kind::for_good ? nullptr : &from.address_sanitizers, to.stack,
+                                   to.bytes);
+  if constexpr (thread_sanitizer) __tsan_switch_to_fiber(to.thread_sanitizers, 0);
+  ::swapcontext(&from.context, &to.context);
+  arrive(from, to);
+}
+
+BELAY_DECL void fiber::arrive([[maybe_unused]] flow_at_rest& here, [[maybe_unused]] flow_at_rest& left) noexcept {
+  if constexpr (address_sanitizer) __sanitizer_finish_switch_fiber(here.address_sanitizers, &left.stack, &left.bytes);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The one of two flows that begins, and the other.
+enum class pair_turn : std::uint8_t { first, second };
+
+/// Two flows in turns, of which one has the stack of the thread. An engine that runs them (`engine::run_beside`) hands
+/// over between them. Its stack is made once, and pairs of all steps use it.
+class flow_pair {
+ public:
+  /// Throws budget_error where there is no room for a stack.
+  explicit flow_pair(where at = where::current()) : other_(at) {}
+
+  /// Runs `first()` and `second()`, and returns when both are over. The second begins where the first hands over, or is
+  /// over; when one is over the other runs to its end alone. `changes(turn)` is called at the end of each turn, with
+  /// whose it was. What one throws cuts the other off: its `hand_over` throws what no handler of a std::exception
+  /// sees, so that its objects are destroyed. Then the first error leaves.
+  void run(function_ref<void()> first, function_ref<void()> second, function_ref<void(pair_turn)> changes,
+           where at = where::current());
+  /// In a flow: the other one runs until it hands over, or is over. Does nothing when it is.
+  void hand_over();
+
+  /// How often the flows have handed over in the last run.
+  [[nodiscard]] std::size_t hand_overs() const noexcept { return hand_overs_; }
+
+ private:
+  struct cut_off {};  // no std::exception
+
+  void run_second();
+  void expect_whole() const {
+    if (error_ != nullptr) throw cut_off{};
+  }
+
+  fiber other_;
+  const function_ref<void()>* second_ = nullptr;  // until it has begun
+  const function_ref<void(pair_turn)>* changes_ = nullptr;
+  std::exception_ptr error_;  // the first
+  where at_;
+  std::size_t hand_overs_ = 0;
+  pair_turn turn_ = pair_turn::first;
+  bool first_is_over_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/flow_pair.ipp
+//
+// Turns of two flows, and their end.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void flow_pair::run(function_ref<void()> first, function_ref<void()> second,
+                               function_ref<void(pair_turn)> changes, where at) {
+  const auto body = [&] {
+    try {
+      second();
+      changes(pair_turn::second);
+    } catch (const cut_off&) {
+      // The first error is the other flow's.
+    }
+  };
+  const function_ref<void()> caught = body;
+  second_ = &caught;
+  changes_ = &changes;
+  error_ = nullptr;
+  hand_overs_ = 0;
+  turn_ = pair_turn::first;
+  first_is_over_ = false;
+  at_ = at;
+  try {
+    first();
+    changes(pair_turn::first);
+  } catch (const cut_off&) {
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  first_is_over_ = true;
+  // What has begun is brought to its end in any case: its objects live on the other stack.
+  if (other_.under_way() || (second_ != nullptr && error_ == nullptr)) run_second();
+  second_ = nullptr;
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+BELAY_DECL void flow_pair::run_second() {
+  turn_ = pair_turn::second;
+  try {
+    if (const auto* const begins = std::exchange(second_, nullptr); begins != nullptr)
+      other_.start(*begins, at_);
+    else
+      other_.go_on(at_);
+  } catch (...) {
+    if (error_ == nullptr) error_ = std::current_exception();
+  }
+  turn_ = pair_turn::first;
+}
+
+BELAY_DECL void flow_pair::hand_over() {
+  if (turn_ == pair_turn::second) {
+    if (!first_is_over_) {
+      ++hand_overs_;
+      (*changes_)(pair_turn::second);
+      other_.hand_back();
+    }
+  } else if (second_ != nullptr || other_.under_way()) {
+    ++hand_overs_;
+    (*changes_)(pair_turn::first);
+    run_second();
+  }
+  expect_whole();
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -22223,6 +22596,18 @@ class engine {
     if (!rehearsing()) work();
   }
 
+  /// Runs `first()` and `second()` in turns, which change where their layers call `hand_over`; see step/flow_pair.hpp.
+  /// `changes(turn)` is called at the end of each turn. Throws what they throw; usage_error within another pair.
+  void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                  function_ref<void(pair_turn)> changes, where at);
+  /// For a layer, or an exchange, that has started a communication and lets the compute stream wait for it next: where
+  /// two flows are under way, the other one queues its work before. Between a call's start of a communication and its
+  /// wait; what the call has leased stays its own meanwhile. Without a pair it does nothing.
+  void hand_over() {
+    if (pair_ != nullptr) [[unlikely]]
+      change_flow();
+  }
+
   /// Is told which layer's call is running. On streams of the host it is a span of a trace; a rehearsal's watch
   /// explains a fault with it, once `watch().explain_faults()` has asked for that; `no_watch` ignores it.
   using watch_type = typename watch_of<stream_type>::type;
@@ -22340,6 +22725,7 @@ class engine {
 
  private:
   void begin(where at);
+  void change_flow();
 
   tier_meter* meter_;
   std::size_t max_leases_;
@@ -22355,6 +22741,7 @@ class engine {
   using access_type = typename access_of<Memory, stream_type>::type;
   std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
+  flow_pair* pair_ = nullptr;  // that is under way
   bool waited_ = false;  // since the last step or pass began: what is queued since then is work of the next one
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
@@ -22481,6 +22868,39 @@ void engine<Memory, Kit>::trace_into(span_log* log, const tier_meters* meters)
   watch_.trace_into(log, compute(), meters);
   compute().trace_into(log);
   if (has_copies()) copies_->stream().trace_into(log);
+}
+
+/// The calls of a flow while the other one runs.
+template <class Watch>
+class interrupted_calls {
+ public:
+  explicit interrupted_calls(Watch& watch) noexcept : watch_(&watch), calls_(watch.set_aside()) {}
+  interrupted_calls(const interrupted_calls&) = delete;
+  interrupted_calls& operator=(const interrupted_calls&) = delete;
+  ~interrupted_calls() { watch_->take_up(calls_); }
+
+ private:
+  Watch* watch_;
+  [[no_unique_address]] typename Watch::calls_aside calls_;
+};
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                                     function_ref<void(pair_turn)> changes, where at) {
+  if (pair_ != nullptr)
+    throw usage_error("a pair of micro-batches is under way in this engine, and has none within", at);
+  const interrupted_calls<watch_type> outer(watch_);
+  struct under_way {
+    flow_pair*& pair;
+    ~under_way() { pair = nullptr; }
+  } const until_over{pair_ = &pair};
+  pair.run(first, second, changes, at);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::change_flow() {
+  const interrupted_calls<watch_type> own(watch_);
+  pair_->hand_over();
 }
 
 template <memory_region Memory, compute_kit<float> Kit>
@@ -24182,6 +24602,9 @@ BELAY_DECL start_order exchange_core::order_after(const stream_event& ready, whe
 //   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
 //   finish:   barrier | pull row gradients | release all
 //
+// A call waits for each of its moves. Where a rank runs two micro-batches in turns (step/flow_pair.hpp), the other one
+// computes in between.
+//
 // These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
 //
 // On a host a move is work of a communication, or of the compute stream where all experts are here. On a device it is
@@ -25050,6 +25473,7 @@ class expert_exchange final : public exchange_core {
         const group_calls calls = group().calls();
         move.on_host(&calls);
       });
+      frame.engine().hand_over();
     }
   }
   template <class Frame, class Kernel, class Work>
@@ -25060,8 +25484,14 @@ class expert_exchange final : public exchange_core {
       if (transport() == row_transport::sent && move.direction == row_direction::dispatched)
         moves_->count_to_send(group(), move.rows, how);
     pending under_way = group().start_composite(operation::exchange, work, how);
-    heap_->used_until(under_way.event(), slot);
-    std::move(under_way).then(stream, move.at);
+    const stream_event over = under_way.event();
+    heap_->used_until(over, slot);
+    std::move(under_way).in_start_order(move.at);
+    frame.engine().hand_over();  // another micro-batch computes while rows are on their way
+    if constexpr (requires { stream.wait(over, move.at); })
+      stream.wait(over, move.at);
+    else
+      stream.wait(over);
   }
 };
 
@@ -25155,6 +25585,9 @@ class stage_engine {
   [[nodiscard]] virtual bool runs_notes() const noexcept = 0;
   virtual void queue(const stream_note& note) = 0;
   virtual void run_timed(traced_span* of, function_ref<void()> action) = 0;
+  /// Runs both in turns, as `engine::run_beside` does.
+  virtual void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                          function_ref<void(pair_turn)> changes, where at) = 0;
 
   /// Queues the conversion of a tensor for the wire, and back.
   virtual void round(const void* exact, void* on_wire, std::size_t elements) = 0;
@@ -25666,8 +26099,10 @@ struct executed_action {
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  /// The chunk of a compute.
+  /// The chunk of a compute; whether it runs beside the next one. Of such a pair the times are those of one after the
+  /// other, each as long as its turns.
   std::size_t chunk = 0;
+  bool paired = false;
 };
 
 /// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
@@ -25709,6 +26144,13 @@ class pipeline_runner {
                                       tensor_between_stages& incoming, where at);
   void send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at);
 
+  /// From the next run on, the computes of a pair run in turns. Throws budget_error where there is no room for a stack.
+  void overlap_pairs(where at) {
+    if (pair_ == nullptr) pair_ = std::make_unique<flow_pair>(at);
+  }
+  /// Pairs in this rank's row.
+  [[nodiscard]] std::size_t pairs() const noexcept;
+
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   void take_times_of_device() noexcept;
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
@@ -25734,6 +26176,8 @@ class pipeline_runner {
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void run_row(stage_engine& engine, stage_interface& stages, where at);
+  // The pair of the action `number` and the next one: the backward begins.
+  void run_pair(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // After an error: peers may be reading what a stage owns, which goes when the error leaves.
   void let_exchange_end(where at) const noexcept;
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
@@ -25752,6 +26196,9 @@ class pipeline_runner {
   // Of a stream of the host, by whichever thread runs it.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
+  void begin_pair(std::size_t number) noexcept;
+  void end_turn(std::size_t number) noexcept;
+  void end_pair(std::size_t number, traced_span* traced) noexcept;
 
   group group_;
   schedule::dynamic_table table_;
@@ -25770,6 +26217,7 @@ class pipeline_runner {
   std::vector<executed_action> executed_;
   std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   action_observer* observer_ = nullptr;
+  std::unique_ptr<flow_pair> pair_;  // null: one compute of a pair runs after the other
   bool in_halves_ = false;  // some backwards of the row
   std::int64_t last_ = 0;
 };
@@ -27179,6 +27627,16 @@ BELAY_DECL void tensor_between_stages::release(stage_engine& engine) noexcept {
   forget();
 }
 
+/// Two actions that have run beside each other share their time by their lengths.
+inline void put_one_after_other(executed_action& first, executed_action& second) noexcept {
+  const std::int64_t begin = lesser_of(first.begin, second.begin), end = greater_of(first.end, second.end);
+  const double own = static_cast<double>(first.end - first.begin),
+               other = static_cast<double>(second.end - second.begin);
+  const double share = own + other > 0 ? own / (own + other) : 0;
+  const std::int64_t between = begin + static_cast<std::int64_t>(share * static_cast<double>(end - begin));
+  first.begin = begin, first.end = second.begin = between, second.end = end;
+}
+
 BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spans,
                                          std::span<executed_action> actions) noexcept {
   pipeline_times out;
@@ -27189,8 +27647,11 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     done.begin = done.end = 0;
     if (!known) continue;
     done.begin = spans[i]->begin, done.end = spans[i]->end;
-    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
+  for (std::size_t i = 0; known && i + 1 < spans.size(); ++i)
+    if (actions[i].paired) put_one_after_other(actions[i + 1], actions[i]);
+  for (std::size_t i = 0; known && i < spans.size(); ++i)
+    out.add(actions[i].kind, actions[i].exchanged, 1e-9 * static_cast<double>(actions[i].end - actions[i].begin));
   if (!known || spans.empty()) return out;
   // An exchange is as long as the stream has waited for it, which it does after actions that follow it in the row.
   std::int64_t first = actions[0].begin, last = actions[0].end;
@@ -27221,7 +27682,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
                             "offload, recompute and gather",
                         at);
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
-    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk, false});
   }
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
@@ -27257,6 +27718,31 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
   if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
 }
 
+BELAY_DECL void pipeline_runner::begin_pair(std::size_t number) noexcept {
+  for (std::size_t of : {number, number + 1}) executed_[of].begin = executed_[of].end = last_;
+}
+
+BELAY_DECL void pipeline_runner::end_turn(std::size_t number) noexcept {
+  const std::int64_t now = monotonic_clock::now();
+  executed_[number].end += now - std::exchange(last_, now);
+}
+
+BELAY_DECL void pipeline_runner::end_pair(std::size_t number, traced_span* traced) noexcept {
+  executed_action& done = executed_[number];
+  if (done.paired) {  // after the backward, which is next in the row and began
+    const std::int64_t taken = done.end - done.begin;
+    done.begin = executed_[number + 1].end;
+    done.end = done.begin + taken;
+  }
+  times_.add(done.kind, false, 1e-9 * static_cast<double>(done.end - done.begin));
+  if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
+}
+
+BELAY_DECL std::size_t pipeline_runner::pairs() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(row().begin(), row().end(), [](const schedule::action& each) { return each.paired; }));
+}
+
 BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
   if (in_halves_ && !stages.has_halves())
     throw usage_error("schedule " + std::string(table_.name()) +
@@ -27288,19 +27774,52 @@ BELAY_DECL void pipeline_runner::let_exchange_end(where at) const noexcept {
 }
 
 BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& stages, where at) {
-  std::size_t number = 0;
-  for (const schedule::action& next : row()) {
+  for (std::size_t number = 0; number < row().size(); ++number) {
+    const schedule::action& next = row()[number];
+    const bool beside = next.paired && pair_ != nullptr;
+    executed_[number].paired = beside;
     if (next.is_exchange()) {
       finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
     } else {
-      if (awaits(next)) finish_exchange(engine, stages, at);
-      run_timed(engine, number, [&] { compute(engine, stages, next, at); });
+      if (awaits(next) || (beside && awaits(row()[number + 1]))) finish_exchange(engine, stages, at);
+      if (beside)
+        run_pair(engine, stages, number, at);
+      else
+        run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
+    if (!beside) continue;
     ++number;
+    if (observer_ != nullptr) observer_->given(number);
   }
   finish_exchange(engine, stages, at);
+}
+
+BELAY_DECL void pipeline_runner::run_pair(stage_engine& engine, stage_interface& stages, std::size_t number, where at) {
+  const std::size_t behind = number + 1;
+  traced_span* const spans[] = {add_span(engine.spans(), row()[number]), add_span(engine.spans(), row()[behind])};
+  const bool notes = engine.runs_notes();
+  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t of, traced_span* traced) {
+    if (notes) engine.queue({write, this, of, traced});
+  };
+  const auto computes = [&](std::size_t of) {
+    engine.run_timed(spans[of - number], [&, of] { compute(engine, stages, row()[of], at); });
+  };
+  if (!notes) spans_of_device_[number] = spans[0], spans_of_device_[behind] = spans[1];
+  note([](void* self, std::size_t of, traced_span*) { static_cast<pipeline_runner*>(self)->begin_pair(of); }, number,
+       nullptr);
+  engine.run_beside(
+      *pair_, [&] { computes(behind); }, [&] { computes(number); },
+      [&](pair_turn whose) {
+        note([](void* self, std::size_t of, traced_span*) { static_cast<pipeline_runner*>(self)->end_turn(of); },
+             whose == pair_turn::first ? behind : number, nullptr);
+      },
+      at);
+  for (const std::size_t of : {behind, number})
+    note([](void* self, std::size_t which,
+            traced_span* traced) { static_cast<pipeline_runner*>(self)->end_pair(which, traced); },
+         of, spans[of - number]);
 }
 
 BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {
@@ -29046,6 +29565,11 @@ class typed_engine final : public stage_engine {
   void run_timed(traced_span* of, function_ref<void()> action) override {
     const queued_span of_device(engine_->compute(), on_device ? of : nullptr);
     action();
+  }
+
+  void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                  function_ref<void(pair_turn)> changes, where at) override {
+    engine_->run_beside(pair, first, second, changes, at);
   }
 
   void round(const void* exact, void* on_wire, std::size_t elements) override {
@@ -32634,6 +33158,14 @@ class pipeline {
   /// The schedule that it runs.
   [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return runner_.table(); }
 
+  /// From the next run on, the two computes of each pair in the table run in turns: where layers of one have started an
+  /// exchange that they wait for next, the other computes (step/flow_pair.hpp). `schedule::with_pairs` gives a table
+  /// pairs. Without this call, and where nothing is exchanged, they run one after the other. Throws budget_error where
+  /// there is no room for a stack.
+  void overlap_pairs(where at = where::current()) { runner_.overlap_pairs(at); }
+  /// How many pairs this rank runs in a step.
+  [[nodiscard]] std::size_t pairs() const noexcept { return runner_.pairs(); }
+
   /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
   /// the micro-batch, or called as `inputs(micro_batch)`; the first stage reads it, and its memory stays until the step
   /// has ended. `loss(scope, output)` is called on the last stage for every micro-batch, `scope.micro_batch()`, and
@@ -35345,14 +35877,14 @@ BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/schedule/planner.hpp
+// ---- belay/parallel/schedule/pairs.hpp
 //
-// Chooses a schedule: of all that there are, the one that ends first within the memory of each rank. Times and bytes
-// are whole numbers, so that ranks that choose from the same ones choose the same.
+// Finds pairs in a schedule: a forward of one micro-batch and a backward of another that a rank runs one after the
+// other anyway. As one action both inputs are there when it begins and both outputs leave when it ends, which may let
+// other ranks wait; pairs are formed only where the whole takes no longer.
 //
-//   const std::vector<std::uint64_t> budget(4, 30'000'000'000);  // of each rank
-//   const auto chosen = belay::schedule::choose(16, budget, [&](const auto& placed) { return costs_of(placed); });
-//   std::puts(chosen.name.c_str());
+//   const auto table = belay::schedule::with_pairs(belay::schedule::one_f_one_b(1, 8));
+//   belay::schedule::pairs_of(table);  // 7: B0 beside F1, B1 beside F2, ...
 
 // ---- belay/parallel/schedule/timeline.hpp
 //
@@ -35785,6 +36317,195 @@ BELAY_DECL edge_depths find_depths(const dynamic_table& table, const table_costs
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// The number of pairs in all rows of a table.
+template <any_table Table>
+[[nodiscard]] constexpr std::size_t pairs_of(const Table& table) noexcept {
+  std::size_t count = 0;
+  for (std::size_t rank = 0; rank < table.ranks(); ++rank)
+    for (const action& each : table.actions(rank)) count += each.paired ? 1 : 0;
+  return count;
+}
+
+/// A table with as many pairs as found: of computes that stand next to each other in a rank's row, but for weight
+/// gradients in between, which run after the pair. It takes no longer than `of` does with these costs, no message
+/// counted for more; the exchanges are found anew. A table that has pairs has no others, and one with actions beside
+/// its computes none. Of each pair a rank keeps one micro-batch more. Throws usage_error where `costs` has not one
+/// entry for each stage.
+[[nodiscard]] BELAY_DECL dynamic_table with_pairs(const dynamic_table& of, const table_costs& costs,
+                                                  where at = where::current());
+/// Of stages whose forward, input gradient and weight gradient take as long.
+[[nodiscard]] BELAY_DECL dynamic_table with_pairs(const dynamic_table& of, where at = where::current());
+
+/// Pairs that a table may have, and those it gets.
+class pair_search {
+ public:
+  /// Both outlive it.
+  pair_search(const dynamic_table& of, const table_costs& costs);
+
+  /// Forms all pairs of which the time does not grow: first all together, then parts of them.
+  void run();
+  /// The computes with the pairs that were formed, and their number.
+  [[nodiscard]] compute_lists lists() const;
+  [[nodiscard]] std::size_t formed() const noexcept;
+
+ private:
+  // A forward and a backward, or its first half, by their places in the row.
+  struct possible_pair {
+    std::size_t rank, forward, backward;
+    bool formed = false;
+  };
+  // The time of the schedule; `never` where it does not end.
+  static constexpr ticks never = -1;
+  [[nodiscard]] ticks time() const;
+  void find(std::size_t rank);
+  void form(std::size_t first, std::size_t end, std::size_t depth);
+
+  const dynamic_table* of_;
+  const table_costs* costs_;
+  compute_lists rows_;
+  std::vector<possible_pair> possible_;  // by rank, then by place
+  ticks least_ = never;
+};
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/pairs.ipp
+//
+// The search for pairs.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL pair_search::pair_search(const dynamic_table& of, const table_costs& costs)
+    : of_(&of), costs_(&costs), rows_(of) {
+  for (std::size_t rank = 0; rank < of.ranks(); ++rank) find(rank);
+  least_ = time();
+}
+
+BELAY_DECL void pair_search::find(std::size_t rank) {
+  const std::span<const planned_compute> row = rows_.actions(rank);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const action_kind kind = row[i].kind;
+    if (kind == action_kind::weight_gradient) continue;
+    std::size_t other = i + 1;
+    while (other < row.size() && row[other].kind == action_kind::weight_gradient) ++other;
+    if (other == row.size()) return;
+    const bool begins = kind == action_kind::forward, ends = row[other].kind == action_kind::forward;
+    if (begins == ends || row[i].micro_batch == row[other].micro_batch) continue;
+    // A whole backward adds to the weights: no earlier addition may come after it.
+    if (begins && other > i + 1 && row[other].kind == action_kind::backward) continue;
+    possible_.push_back({rank, begins ? i : other, begins ? other : i});
+    i = other;
+  }
+}
+
+BELAY_DECL compute_lists pair_search::lists() const {
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return of_->stage(rank, chunk); };
+  compute_lists out(of_->ranks(), of_->micro_batches(), of_->chunks(), stage_of);
+  auto next = possible_.begin();
+  for (std::size_t rank = 0; rank < of_->ranks(); ++rank) {
+    const std::span<const planned_compute> row = rows_.actions(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      while (next != possible_.end() && next->rank == rank && !next->formed) ++next;
+      const bool pair = next != possible_.end() && next->rank == rank && i == lesser_of(next->forward, next->backward);
+      if (!pair) {
+        out.add(rank, row[i]);
+        continue;
+      }
+      const std::size_t last = greater_of(next->forward, next->backward);
+      planned_compute forward = row[next->forward];
+      forward.paired = true;
+      out.add(rank, forward);
+      out.add(rank, row[next->backward]);
+      for (std::size_t between = i + 1; between < last; ++between) out.add(rank, row[between]);
+      i = last;
+      ++next;
+    }
+    while (next != possible_.end() && next->rank == rank) ++next;
+  }
+  return out;
+}
+
+BELAY_DECL ticks pair_search::time() const {
+  const compute_lists now = lists();
+  eager_times times(now);
+  if (!run_eagerly(now, *costs_, times)) return never;
+  ticks total = 0;
+  for (std::size_t rank = 0; rank < now.ranks(); ++rank)
+    if (now.size(rank) > 0) total = greater_of(total, times.end[now.first(rank) + now.size(rank) - 1]);
+  return total;
+}
+
+BELAY_DECL void pair_search::run() { form(0, possible_.size(), 0); }
+
+BELAY_DECL void pair_search::form(std::size_t first, std::size_t end, std::size_t depth) {
+  constexpr std::size_t deepest =
+      6;  // parts of a large table are tried together: it takes no longer than 128 of its plays
+  if (first == end) return;
+  const auto set_formed = [&](bool formed) {
+    for (std::size_t i = first; i < end; ++i) possible_[i].formed = formed;
+  };
+  set_formed(true);
+  const ticks now = time();
+  if (now != never && now <= least_) {
+    least_ = now;
+    return;
+  }
+  set_formed(false);
+  if (end - first == 1 || depth == deepest) return;
+  const std::size_t middle = first + (end - first) / 2;
+  form(first, middle, depth + 1);
+  form(middle, end, depth + 1);
+}
+
+BELAY_DECL std::size_t pair_search::formed() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(possible_.begin(), possible_.end(), [](const possible_pair& each) { return each.formed; }));
+}
+
+BELAY_DECL dynamic_table with_pairs(const dynamic_table& of, const table_costs& costs, where at) {
+  if (costs.stages.size() != of.stages())
+    throw usage_error("the costs of a schedule are those of " + std::to_string(of.stages()) + " stages, not " +
+                          std::to_string(costs.stages.size()),
+                      at);
+  bool has_beside = false;
+  for (std::size_t rank = 0; rank < of.ranks(); ++rank)
+    for (const action& each : of.actions(rank)) has_beside = has_beside || is_beside(each.kind);
+  if (has_beside || pairs_of(of) > 0) return of;
+  pair_search search(of, costs);
+  search.run();
+  if (search.formed() == 0) return of;
+  growing_sink sink;
+  write_with_exchanges(search.lists(), sink);
+  sink.next_rank();
+  const auto stage_of = [&](std::size_t rank, std::size_t chunk, std::size_t) { return of.stage(rank, chunk); };
+  dynamic_table found(std::string(of.name()), of.ranks(), of.micro_batches(), std::move(sink.actions),
+                      std::move(sink.offsets), of.chunks(), stage_of);
+  return proof(found).valid() ? std::move(found) : of;
+}
+
+BELAY_DECL dynamic_table with_pairs(const dynamic_table& of, where at) {
+  table_costs equal;
+  equal.stages.resize(of.stages());
+  return with_pairs(of, equal, at);
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/planner.hpp
+//
+// Chooses a schedule: of all that there are, the one that ends first within the memory of each rank. Times and bytes
+// are whole numbers, so that ranks that choose from the same ones choose the same.
+//
+//   const std::vector<std::uint64_t> budget(4, 30'000'000'000);  // of each rank
+//   const auto chosen = belay::schedule::choose(16, budget, [&](const auto& placed) { return costs_of(placed); });
+//   std::puts(chosen.name.c_str());
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {

@@ -62,6 +62,9 @@ bool keeps_all_micro_batches(const options& run) {
 }
 
 void add_activations(change_list& out, const options& run) {
+  if (run.overlap_pairs)
+    out.add("--overlap-pairs off", "a micro-batch ends before the next one begins",
+            [](options& one) { one.overlap_pairs = false; });
   if (run.mesh.pipeline > 1 && keeps_all_micro_batches(run))
     out.add("--schedule 1f1b", "fewer micro-batches are in flight",
             [](options& one) { one.schedule = "1f1b", one.schedule_text = {}, one.stage_layers = {}; });

@@ -95,7 +95,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string budget, phase_tier, offload, offload_tier = "host";
   std::string streams, graph = "auto", attention = "own";
   std::string zero = "1";
-  std::string gathers = "use", dtype = "fp32", freeze = "none";
+  std::string gathers = "use", dtype = "fp32", freeze = "none", overlap_pairs = "off";
   std::string phases;
   std::string trace_steps = "2-4", peak_flops;
   bool print_plan = false, resume = false, tf32 = false, nvtx = false;
@@ -134,6 +134,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "steps measures them")
       ->type_name("FILE")
       ->check(a_name());
+  app.add_option("--overlap-pairs", overlap_pairs,
+                 "a micro-batch's forward runs beside another's backward where the schedule has them side by side: one "
+                 "computes while the other's rows travel to experts and back")
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--stage-layers", stage_layers,
                  "layers of each stage, in order; default: as even as can be, the first ones have one more")
       ->type_name("N,N,...");
@@ -245,6 +249,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     line.device = device == "cuda" ? device_kind::cuda : device_kind::host;
     line.devices = device_choice_of(devices);
     if (run.schedule.ends_with(".csv")) run.schedule_text = read_schedule(run.schedule);
+    run.overlap_pairs = overlap_pairs == "on";
     if (app.count("--stage-layers") > 0) run.stage_layers = parse_stage_layers(stage_layers);
     run.recompute = recompute == "full"        ? recompute_kind::full
                     : recompute == "selective" ? recompute_kind::selective

@@ -45,6 +45,7 @@ struct options {
   std::string schedule = "1f1b";          // a name of belay::schedule, or a file of CSV
   std::string schedule_text;              // of that file
   std::vector<std::size_t> stage_layers;  // of each stage; empty: as even as can be
+  bool overlap_pairs = false;             // a forward computes while a backward's rows are on their way to experts
   std::size_t micro_batches = 8;     // a step, over all data ranks
   std::size_t micro_batch_size = 4;  // sequences, over all expert ranks
   std::size_t sequence = 128;        // bytes

@@ -43,6 +43,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"nvtx", line.ranges == command_line::call_ranges::nvtx},
           {"schedule", run.schedule},
           {"schedule_costs", path(line.schedule_costs)},
+          {"overlap_pairs", run.overlap_pairs ? "on" : "off"},
           {"chunks", table.chunks()},
           {"stage_layers", layers_of_stages(run, table.stages())},
           {"micro_batches", run.micro_batches},
@@ -242,12 +243,13 @@ belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehe
   return plan;
 }
 
-// "schedule interleaved:2: 2 stages a rank, layers of the stages 1,1,1,1"
+// "schedule interleaved:2: 2 stages a rank, layers of the stages 1,1,1,1; 12 pairs overlap"
 std::string schedule_text(const options& run) {
   const belay::schedule::dynamic_table table = schedule_of(run);
   return "schedule " + belay::printable(run.schedule) + ": " + std::to_string(table.chunks()) +
          (table.chunks() == 1 ? " stage" : " stages") + " a rank, layers of the stages " +
-         layers_text(layers_of_stages(run, table.stages())) + "\n";
+         layers_text(layers_of_stages(run, table.stages())) +
+         (run.overlap_pairs ? "; " + std::to_string(overlapped_pairs(run, table)) + " pairs overlap\n" : "\n");
 }
 
 std::string plan_text(const command_line& line, const belay::rehearsal_result& plan) {
@@ -351,6 +353,7 @@ void prepared_run::finish(const summary& end) {
                                     {"stopped", end.stopped},
                                     {"tier_file", or_null(tier_file)},
                                     {"schedule_choice", json_of(line.choice)},
+                                    {"pairs", overlapped_pairs(line.run, schedule_of(line.run))},
                                     {"measured_costs", or_null(measured)},
                                     {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");

@@ -59,7 +59,9 @@ schedule::dynamic_table schedule_of(const options& run) {
   const auto ranks = static_cast<std::size_t>(run.mesh.pipeline);
   const std::size_t micro_batches = batch_shape(run).micro_batches;
   try {
-    return run.schedule_text.empty() ? named(run, ranks, micro_batches) : from_file(run, ranks, micro_batches);
+    schedule::dynamic_table table =
+        run.schedule_text.empty() ? named(run, ranks, micro_batches) : from_file(run, ranks, micro_batches);
+    return run.overlap_pairs ? schedule::with_pairs(table, belay::where{}) : std::move(table);
   } catch (const belay::error& problem) {
     const std::string text = input::problem_words(problem);
     throw input_error(text.starts_with("--schedule ") ? text : flag_of(run) + ": " + text);
@@ -68,7 +70,7 @@ schedule::dynamic_table schedule_of(const options& run) {
 
 void expect_one_schedule(const options& run, const belay::group& all) {
   belay::fnv1a own;
-  own.add_text(run.schedule).add_text(run.schedule_text).add_text(layers_text(run.stage_layers));
+  own.add_text(run.schedule).add_text(run.schedule_text).add_text(layers_text(run.stage_layers)).add(run.overlap_pairs ? 1 : 0);
   const std::uint64_t value = own.value();
   if (belay::rank_comparison().differ(all, {&value, 1}, belay::where::current()))
     throw input_error("--schedule: ranks have different tables: give all of them the same --schedule, --stage-layers "
@@ -121,6 +123,10 @@ std::size_t most_layers_of_rank(const options& run, const schedule::dynamic_tabl
     most = std::max(most, own);
   }
   return most;
+}
+
+std::size_t overlapped_pairs(const options& run, const schedule::dynamic_table& table) {
+  return run.overlap_pairs ? schedule::pairs_of(table) : 0;
 }
 
 std::string read_schedule(const std::string& path) { return input::content_of(path, std::uint64_t{1} << 26U); }

@@ -15,9 +15,9 @@
 
 namespace train_moe {
 
-/// The table of `run.schedule`, of the micro-batches of one pipeline. Throws belay::input_error, with the flag and what
-/// would work, for a name that is none, a table that these ranks and micro-batches do not have, and a file whose table
-/// cannot run.
+/// The table of `run.schedule`, of the micro-batches of one pipeline; with pairs where they overlap. Throws
+/// belay::input_error, with the flag and what would work, for a name that is none, a table that these ranks and
+/// micro-batches do not have, and a file whose table cannot run.
 [[nodiscard]] belay::schedule::dynamic_table schedule_of(const options& run);
 
 /// Throws belay::input_error on all ranks where they have different tables: ranks that are processes have chosen, or
@@ -32,6 +32,9 @@ void expect_one_schedule(const options& run, const belay::group& all);
 [[nodiscard]] std::vector<model::model_part> parts_of_rank(const options& run,
                                                            const belay::schedule::dynamic_table& table,
                                                            std::size_t rank);
+
+/// Pairs of a pipeline that overlap in a step.
+[[nodiscard]] std::size_t overlapped_pairs(const options& run, const belay::schedule::dynamic_table& table);
 
 /// Layers of the rank that holds most.
 [[nodiscard]] std::size_t most_layers_of_rank(const options& run, const belay::schedule::dynamic_table& table);

@@ -29,6 +29,7 @@ command_line probe_of(const command_line& line) {
   run.schedule = halves.least_micro_batches(stages) <= micro_batches ? "zb-h1" : "1f1b";
   run.schedule_text.clear();
   run.stage_layers.clear();
+  run.overlap_pairs = false;
   run.steps = 2;
   run.cycle = {};
   run.checkpoint = {};

@@ -106,6 +106,7 @@ class trainer {
       stages_.push_back(&own_stages_.emplace_back(
           network, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_));
     }
+    if (settings.overlap_pairs) pipeline_.overlap_pairs();
     if (settings.recompute == recompute_kind::selective) model_.recompute_attention(belay::recomputes::yes);
     checkpoints_.add(store_, optimizer_);
     for (const belay::executed_action& each : pipeline_.executed())

@@ -6,6 +6,7 @@
 #include "belay/step/arithmetic.hpp"             // IWYU pragma: export
 #include "belay/step/commit.hpp"                 // IWYU pragma: export
 #include "belay/step/engine.hpp"                 // IWYU pragma: export
+#include "belay/step/flow_pair.hpp"              // IWYU pragma: export
 #include "belay/step/forward_only.hpp"           // IWYU pragma: export
 #include "belay/step/frame.hpp"                  // IWYU pragma: export
 #include "belay/step/gradient.hpp"               // IWYU pragma: export

@@ -15,14 +15,14 @@ set(sees_backend core kernel device comm backend)
 set(rooms core kernel device comm step parallel train report backend)
 
 # The language's library and Linux. What costs too much to include, or is missing from g++ 12, is not in the list.
-set(standard algorithm any array atomic bit cassert cerrno cfloat charconv chrono cinttypes climits cmath compare
+set(standard algorithm any array atomic bit cassert cerrno cfenv cfloat charconv chrono cinttypes climits cmath compare
   complex concepts condition_variable coroutine csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime deque
   exception filesystem fstream functional future initializer_list iomanip ios iosfwd istream iterator latch limits list
   locale map memory memory_resource mutex new numbers numeric optional ostream queue random ratio scoped_allocator
   semaphore set shared_mutex span sstream stack stdexcept stop_token streambuf string string_view system_error thread
   tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector version)
-set(linux_headers dirent.h errno.h fcntl.h malloc.h poll.h pthread.h sched.h signal.h spawn.h stdio.h stdio_ext.h time.h
-  unistd.h netdb.h "(linux|sys|netinet|arpa)/[a-z0-9_/]+\\.h" immintrin.h)
+set(linux_headers cxxabi.h dirent.h errno.h fcntl.h malloc.h poll.h pthread.h sched.h signal.h spawn.h stdio.h stdio_ext.h time.h
+  ucontext.h unistd.h netdb.h "(linux|sys|netinet|arpa)/[a-z0-9_/]+\\.h" immintrin.h)
 list(JOIN linux_headers "|" linux_headers)
 
 # The report room's second door, and the headers behind it.

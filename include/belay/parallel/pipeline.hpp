@@ -71,6 +71,14 @@ class pipeline {
   /// The schedule that it runs.
   [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return runner_.table(); }
 
+  /// From the next run on, the two computes of each pair in the table run in turns: where layers of one have started an
+  /// exchange that they wait for next, the other computes (step/flow_pair.hpp). `schedule::with_pairs` gives a table
+  /// pairs. Without this call, and where nothing is exchanged, they run one after the other. Throws budget_error where
+  /// there is no room for a stack.
+  void overlap_pairs(where at = where::current()) { runner_.overlap_pairs(at); }
+  /// How many pairs this rank runs in a step.
+  [[nodiscard]] std::size_t pairs() const noexcept { return runner_.pairs(); }
+
   /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
   /// the micro-batch, or called as `inputs(micro_batch)`; the first stage reads it, and its memory stays until the step
   /// has ended. `loss(scope, output)` is called on the last stage for every micro-batch, `scope.micro_batch()`, and

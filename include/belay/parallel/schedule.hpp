@@ -15,6 +15,7 @@
 #include "belay/parallel/schedule/compute_lists.hpp"  // IWYU pragma: export
 #include "belay/parallel/schedule/csv.hpp"            // IWYU pragma: export
 #include "belay/parallel/schedule/exchanges.hpp"      // IWYU pragma: export
+#include "belay/parallel/schedule/pairs.hpp"          // IWYU pragma: export
 #include "belay/parallel/schedule/planner.hpp"        // IWYU pragma: export
 #include "belay/parallel/schedule/play.hpp"           // IWYU pragma: export
 #include "belay/parallel/schedule/rules.hpp"          // IWYU pragma: export

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/span_log.hpp"
@@ -69,6 +70,19 @@ class call_spans {
     }
   }
 
+  class mark;
+  /// The running calls, which another flow of control interrupts: they end in trace and listener, and begin again when
+  /// they are taken up.
+  using calls_aside = mark*;
+  [[nodiscard]] calls_aside set_aside() noexcept {
+    for (mark* one = innermost_; one != nullptr; one = one->outer_) one->end_part();
+    return std::exchange(innermost_, nullptr);
+  }
+  void take_up(calls_aside calls) noexcept {
+    innermost_ = calls;
+    if (calls != nullptr) calls->begin_parts();
+  }
+
   /// The running call while the mark exists. Marks nest.
   class mark {
    public:
@@ -84,10 +98,29 @@ class call_spans {
     }
 
    private:
+    friend class call_spans;
     [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
       owner_ = &owner;
-      if (owner.log_ != nullptr) trace(owner, now);
-      if (owner.listener_ != nullptr) owner.listener_->begin(now);
+      now_ = now;
+      begin_part();
+      outer_ = std::exchange(owner.innermost_, this);
+    }
+    void begin_part() {
+      if (owner_->log_ != nullptr) trace(*owner_, *now_);
+      if (owner_->listener_ != nullptr) owner_->listener_->begin(*now_);
+    }
+    // Of this call and those around it, the outermost first. A stream that is stuck says so to whoever queues next.
+    void begin_parts() noexcept {
+      if (outer_ != nullptr) outer_->begin_parts();
+      try {
+        begin_part();
+      } catch (...) {
+      }
+    }
+    void end_part() noexcept {
+      if (owner_->listener_ != nullptr) owner_->listener_->end();
+      traced_.reset();
+      owner_->note_memory();
     }
     void trace(call_spans& owner, const call_under_way& now) {
       traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
@@ -100,13 +133,14 @@ class call_spans {
                                                        .lane = span_lane::compute}));
     }
     [[gnu::cold, gnu::noinline]] void end() noexcept {
-      if (owner_->listener_ != nullptr) owner_->listener_->end();
-      traced_.reset();
-      owner_->note_memory();
+      end_part();
+      owner_->innermost_ = outer_;
     }
 
     call_spans* owner_ = nullptr;  // while it is traced, or told
     std::optional<queued_span<Stream>> traced_;
+    std::optional<call_under_way> now_;
+    mark* outer_ = nullptr;  // that began before it
   };
 
   /// The launch of a graph while it exists.
@@ -133,6 +167,7 @@ class call_spans {
   call_listener* listener_ = nullptr;
   Stream* stream_ = nullptr;
   const tier_meters* meters_ = nullptr;
+  mark* innermost_ = nullptr;
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
 };
 
@@ -163,6 +198,17 @@ class switched_watch {
   }
   void end() noexcept {
     if (explains_) faults_.end();
+  }
+
+  /// The running calls, which another flow of control interrupts, until they are taken up.
+  struct calls_aside {
+    typename call_spans<Stream>::calls_aside traced;
+    rehearsal_watch::calls_aside rehearsed;
+  };
+  [[nodiscard]] calls_aside set_aside() noexcept { return {spans_.set_aside(), faults_.set_aside()}; }
+  void take_up(const calls_aside& calls) noexcept {
+    spans_.take_up(calls.traced);
+    faults_.take_up(calls.rehearsed);
   }
 
   /// The running call while the mark exists. Marks nest.

@@ -21,6 +21,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/device/arena.hpp"
@@ -36,6 +37,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/step/call_spans.hpp"
 #include "belay/step/commit.hpp"
+#include "belay/step/flow_pair.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 #include "belay/step/weight_notes.hpp"
@@ -176,6 +178,18 @@ class engine {
     if (!rehearsing()) work();
   }
 
+  /// Runs `first()` and `second()` in turns, which change where their layers call `hand_over`; see step/flow_pair.hpp.
+  /// `changes(turn)` is called at the end of each turn. Throws what they throw; usage_error within another pair.
+  void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                  function_ref<void(pair_turn)> changes, where at);
+  /// For a layer, or an exchange, that has started a communication and lets the compute stream wait for it next: where
+  /// two flows are under way, the other one queues its work before. Between a call's start of a communication and its
+  /// wait; what the call has leased stays its own meanwhile. Without a pair it does nothing.
+  void hand_over() {
+    if (pair_ != nullptr) [[unlikely]]
+      change_flow();
+  }
+
   /// Is told which layer's call is running. On streams of the host it is a span of a trace; a rehearsal's watch
   /// explains a fault with it, once `watch().explain_faults()` has asked for that; `no_watch` ignores it.
   using watch_type = typename watch_of<stream_type>::type;
@@ -293,6 +307,7 @@ class engine {
 
  private:
   void begin(where at);
+  void change_flow();
 
   tier_meter* meter_;
   std::size_t max_leases_;
@@ -308,6 +323,7 @@ class engine {
   using access_type = typename access_of<Memory, stream_type>::type;
   std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
+  flow_pair* pair_ = nullptr;  // that is under way
   bool waited_ = false;  // since the last step or pass began: what is queued since then is work of the next one
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;

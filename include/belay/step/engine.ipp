@@ -102,6 +102,39 @@ void engine<Memory, Kit>::trace_into(span_log* log, const tier_meters* meters)
   if (has_copies()) copies_->stream().trace_into(log);
 }
 
+/// The calls of a flow while the other one runs.
+template <class Watch>
+class interrupted_calls {
+ public:
+  explicit interrupted_calls(Watch& watch) noexcept : watch_(&watch), calls_(watch.set_aside()) {}
+  interrupted_calls(const interrupted_calls&) = delete;
+  interrupted_calls& operator=(const interrupted_calls&) = delete;
+  ~interrupted_calls() { watch_->take_up(calls_); }
+
+ private:
+  Watch* watch_;
+  [[no_unique_address]] typename Watch::calls_aside calls_;
+};
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                                     function_ref<void(pair_turn)> changes, where at) {
+  if (pair_ != nullptr)
+    throw usage_error("a pair of micro-batches is under way in this engine, and has none within", at);
+  const interrupted_calls<watch_type> outer(watch_);
+  struct under_way {
+    flow_pair*& pair;
+    ~under_way() { pair = nullptr; }
+  } const until_over{pair_ = &pair};
+  pair.run(first, second, changes, at);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::change_flow() {
+  const interrupted_calls<watch_type> own(watch_);
+  pair_->hand_over();
+}
+
 template <memory_region Memory, compute_kit<float> Kit>
 void engine<Memory, Kit>::enter(phase next, where at) {
   expect_between_steps(at);

@@ -101,6 +101,11 @@ class rehearsal_watch {
     remove_signal_stack();
   }
 
+  /// The running call, which another flow of control interrupts: none runs until it is taken up.
+  using calls_aside = const call_under_way*;
+  [[nodiscard]] calls_aside set_aside() noexcept { return call_at(nullptr); }
+  void take_up(calls_aside calls) noexcept { static_cast<void>(call_at(calls)); }
+
   /// Names the running call while the mark exists. Marks nest.
   class mark {
    public:
@@ -178,6 +183,12 @@ class rehearsal_watch {
     stack_t none = {};
     none.ss_flags = SS_DISABLE;
     ::sigaltstack(&none, nullptr);
+  }
+
+  calls_aside call_at(calls_aside now) noexcept {
+    const calls_aside before = std::exchange(call_, now);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return before;
   }
 
   // A message that is put together without functions that are unsafe in a signal handler.
@@ -289,6 +300,9 @@ class rehearsal_watch {
 
 /// The watch of a step that computes: it does nothing.
 struct no_watch {
+  struct calls_aside {};
+  [[nodiscard]] calls_aside set_aside() const noexcept { return {}; }
+  void take_up(calls_aside) const noexcept {}
   struct mark {
     mark(no_watch&, const call_under_way&) noexcept {}
   };

@@ -116,6 +116,38 @@ TEST_CASE("a gradient that the backward of a pair takes is received before the p
         "belay-schedule 1,waits,2,2\nF0,SA0>1,RG0<1,F1&B0,SA1>1,RG1<1,B1\nRA0<0,F0,B0,SG0>0,RA1<0,F1,B1,SG1>0\n");
 }
 
+TEST_CASE(
+    "pairs are formed of neighbours in a row, where the schedule takes no longer, and weight gradients come after") {
+  const auto rows_of = [](const char* name, std::size_t ranks, std::size_t micro_batches) {
+    const std::string text = schedule::to_csv(schedule::with_pairs(schedule::named_table(name, ranks, micro_batches)));
+    return text.substr(text.find('\n') + 1);
+  };
+  CHECK(rows_of("1f1b", 1, 4) == "F0,F1&B0,F2&B1,F3&B2,B3\n");
+  CHECK(rows_of("zb-h1", 1, 3) == "F0,F1&I0,W0,F2&I1,W1,I2,W2\n");
+  CHECK(rows_of("gpipe", 1, 3) == "F0,F1,F2&B0,B1,B2\n");
+  CHECK(rows_of("1f1b", 1, 1) == "F0,B0\n");
+  std::size_t found = 0;
+  for (const std::string& name : schedule::named_schedule::names(3))
+    for (const std::size_t ranks : {1U, 2U, 4U}) {
+      CAPTURE(name);
+      CAPTURE(ranks);
+      const auto table = schedule::named_table(name, ranks, 12);
+      const auto paired = schedule::with_pairs(table);
+      CHECK(belay::proof(paired).valid());
+      const auto before = schedule::cost_of(table, test::units), after = schedule::cost_of(paired, test::units);
+      CHECK(after.total <= before.total);
+      CHECK(after.peak <= before.peak + 1);
+      CHECK(schedule::pairs_of(paired) >= schedule::pairs_of(table));
+      found += schedule::pairs_of(paired);
+      if (name == "1f1b") CHECK(schedule::pairs_of(paired) == (ranks == 1 ? 11 : 0));
+      if (schedule::pairs_of(table) > 0) CHECK(paired == table);  // it has pairs of its own
+    }
+  CHECK(found > 300);
+  const schedule::table_costs two{std::vector<schedule::stage_costs>(2), 0, 0};
+  CHECK_THROWS_AS(static_cast<void>(schedule::with_pairs(schedule::named_table("1f1b", 1, 4), two)),
+                  belay::usage_error);
+}
+
 TEST_CASE("lists in which a pair waits for itself have no time") {
   schedule::compute_lists lists(1, 1, 1, schedule::stage_in_loop);
   lists.add(0, schedule::plan_forward_beside_next(0));

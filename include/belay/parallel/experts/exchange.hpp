@@ -13,6 +13,9 @@
 //   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
 //   finish:   barrier | pull row gradients | release all
 //
+// A call waits for each of its moves. Where a rank runs two micro-batches in turns (step/flow_pair.hpp), the other one
+// computes in between.
+//
 // These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
 //
 // On a host a move is work of a communication, or of the compute stream where all experts are here. On a device it is
@@ -301,6 +304,7 @@ class expert_exchange final : public exchange_core {
         const group_calls calls = group().calls();
         move.on_host(&calls);
       });
+      frame.engine().hand_over();
     }
   }
   template <class Frame, class Kernel, class Work>
@@ -311,8 +315,14 @@ class expert_exchange final : public exchange_core {
       if (transport() == row_transport::sent && move.direction == row_direction::dispatched)
         moves_->count_to_send(group(), move.rows, how);
     pending under_way = group().start_composite(operation::exchange, work, how);
-    heap_->used_until(under_way.event(), slot);
-    std::move(under_way).then(stream, move.at);
+    const stream_event over = under_way.event();
+    heap_->used_until(over, slot);
+    std::move(under_way).in_start_order(move.at);
+    frame.engine().hand_over();  // another micro-batch computes while rows are on their way
+    if constexpr (requires { stream.wait(over, move.at); })
+      stream.wait(over, move.at);
+    else
+      stream.wait(over);
   }
 };
 

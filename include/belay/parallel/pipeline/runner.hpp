@@ -28,6 +28,7 @@
 #include "belay/device/stream_event.hpp"
 #include "belay/parallel/pipeline/stage_interface.hpp"
 #include "belay/parallel/schedule/table.hpp"
+#include "belay/step/flow_pair.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -117,8 +118,10 @@ struct executed_action {
   bool exchanged = false;  // tensors with neighbours: what the stream did was wait
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  /// The chunk of a compute.
+  /// The chunk of a compute; whether it runs beside the next one. Of such a pair the times are those of one after the
+  /// other, each as long as its turns.
   std::size_t chunk = 0;
+  bool paired = false;
 };
 
 /// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
@@ -160,6 +163,13 @@ class pipeline_runner {
                                       tensor_between_stages& incoming, where at);
   void send_in_pass(stage_engine& engine, std::size_t stage, stage_tensor output, where at);
 
+  /// From the next run on, the computes of a pair run in turns. Throws budget_error where there is no room for a stack.
+  void overlap_pairs(where at) {
+    if (pair_ == nullptr) pair_ = std::make_unique<flow_pair>(at);
+  }
+  /// Pairs in this rank's row.
+  [[nodiscard]] std::size_t pairs() const noexcept;
+
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
   void take_times_of_device() noexcept;
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
@@ -185,6 +195,8 @@ class pipeline_runner {
   // Runs an action, and takes its times.
   void run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action);
   void run_row(stage_engine& engine, stage_interface& stages, where at);
+  // The pair of the action `number` and the next one: the backward begins.
+  void run_pair(stage_engine& engine, stage_interface& stages, std::size_t number, where at);
   // After an error: peers may be reading what a stage owns, which goes when the error leaves.
   void let_exchange_end(where at) const noexcept;
   void compute(stage_engine& engine, stage_interface& stages, const schedule::action& next, where at);
@@ -203,6 +215,9 @@ class pipeline_runner {
   // Of a stream of the host, by whichever thread runs it.
   void begin_phase() noexcept;
   void end_action(std::size_t number, traced_span* traced) noexcept;
+  void begin_pair(std::size_t number) noexcept;
+  void end_turn(std::size_t number) noexcept;
+  void end_pair(std::size_t number, traced_span* traced) noexcept;
 
   group group_;
   schedule::dynamic_table table_;
@@ -221,6 +236,7 @@ class pipeline_runner {
   std::vector<executed_action> executed_;
   std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   action_observer* observer_ = nullptr;
+  std::unique_ptr<flow_pair> pair_;  // null: one compute of a pair runs after the other
   bool in_halves_ = false;  // some backwards of the row
   std::int64_t last_ = 0;
 };

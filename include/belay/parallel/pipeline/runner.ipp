@@ -82,6 +82,16 @@ BELAY_DECL void tensor_between_stages::release(stage_engine& engine) noexcept {
   forget();
 }
 
+/// Two actions that have run beside each other share their time by their lengths.
+inline void put_one_after_other(executed_action& first, executed_action& second) noexcept {
+  const std::int64_t begin = lesser_of(first.begin, second.begin), end = greater_of(first.end, second.end);
+  const double own = static_cast<double>(first.end - first.begin),
+               other = static_cast<double>(second.end - second.begin);
+  const double share = own + other > 0 ? own / (own + other) : 0;
+  const std::int64_t between = begin + static_cast<std::int64_t>(share * static_cast<double>(end - begin));
+  first.begin = begin, first.end = second.begin = between, second.end = end;
+}
+
 BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spans,
                                          std::span<executed_action> actions) noexcept {
   pipeline_times out;
@@ -92,8 +102,11 @@ BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spa
     done.begin = done.end = 0;
     if (!known) continue;
     done.begin = spans[i]->begin, done.end = spans[i]->end;
-    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
   }
+  for (std::size_t i = 0; known && i + 1 < spans.size(); ++i)
+    if (actions[i].paired) put_one_after_other(actions[i + 1], actions[i]);
+  for (std::size_t i = 0; known && i < spans.size(); ++i)
+    out.add(actions[i].kind, actions[i].exchanged, 1e-9 * static_cast<double>(actions[i].end - actions[i].begin));
   if (!known || spans.empty()) return out;
   // An exchange is as long as the stream has waited for it, which it does after actions that follow it in the row.
   std::int64_t first = actions[0].begin, last = actions[0].end;
@@ -124,7 +137,7 @@ BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table ta
                             "offload, recompute and gather",
                         at);
     in_halves_ = in_halves_ || next.kind == schedule::action_kind::input_gradient;
-    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk});
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange(), 0, 0, next.chunk, false});
   }
   transfers_->resize(executed_.size());
   spans_of_device_.resize(executed_.size());
@@ -160,6 +173,31 @@ BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* tra
   if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
 }
 
+BELAY_DECL void pipeline_runner::begin_pair(std::size_t number) noexcept {
+  for (std::size_t of : {number, number + 1}) executed_[of].begin = executed_[of].end = last_;
+}
+
+BELAY_DECL void pipeline_runner::end_turn(std::size_t number) noexcept {
+  const std::int64_t now = monotonic_clock::now();
+  executed_[number].end += now - std::exchange(last_, now);
+}
+
+BELAY_DECL void pipeline_runner::end_pair(std::size_t number, traced_span* traced) noexcept {
+  executed_action& done = executed_[number];
+  if (done.paired) {  // after the backward, which is next in the row and began
+    const std::int64_t taken = done.end - done.begin;
+    done.begin = executed_[number + 1].end;
+    done.end = done.begin + taken;
+  }
+  times_.add(done.kind, false, 1e-9 * static_cast<double>(done.end - done.begin));
+  if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
+}
+
+BELAY_DECL std::size_t pipeline_runner::pairs() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(row().begin(), row().end(), [](const schedule::action& each) { return each.paired; }));
+}
+
 BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stages, where at) {
   if (in_halves_ && !stages.has_halves())
     throw usage_error("schedule " + std::string(table_.name()) +
@@ -191,19 +229,52 @@ BELAY_DECL void pipeline_runner::let_exchange_end(where at) const noexcept {
 }
 
 BELAY_DECL void pipeline_runner::run_row(stage_engine& engine, stage_interface& stages, where at) {
-  std::size_t number = 0;
-  for (const schedule::action& next : row()) {
+  for (std::size_t number = 0; number < row().size(); ++number) {
+    const schedule::action& next = row()[number];
+    const bool beside = next.paired && pair_ != nullptr;
+    executed_[number].paired = beside;
     if (next.is_exchange()) {
       finish_exchange(engine, stages, at);
       start_exchange(engine, stages, number, at);
     } else {
-      if (awaits(next)) finish_exchange(engine, stages, at);
-      run_timed(engine, number, [&] { compute(engine, stages, next, at); });
+      if (awaits(next) || (beside && awaits(row()[number + 1]))) finish_exchange(engine, stages, at);
+      if (beside)
+        run_pair(engine, stages, number, at);
+      else
+        run_timed(engine, number, [&] { compute(engine, stages, next, at); });
     }
     if (observer_ != nullptr) observer_->given(number);
+    if (!beside) continue;
     ++number;
+    if (observer_ != nullptr) observer_->given(number);
   }
   finish_exchange(engine, stages, at);
+}
+
+BELAY_DECL void pipeline_runner::run_pair(stage_engine& engine, stage_interface& stages, std::size_t number, where at) {
+  const std::size_t behind = number + 1;
+  traced_span* const spans[] = {add_span(engine.spans(), row()[number]), add_span(engine.spans(), row()[behind])};
+  const bool notes = engine.runs_notes();
+  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t of, traced_span* traced) {
+    if (notes) engine.queue({write, this, of, traced});
+  };
+  const auto computes = [&](std::size_t of) {
+    engine.run_timed(spans[of - number], [&, of] { compute(engine, stages, row()[of], at); });
+  };
+  if (!notes) spans_of_device_[number] = spans[0], spans_of_device_[behind] = spans[1];
+  note([](void* self, std::size_t of, traced_span*) { static_cast<pipeline_runner*>(self)->begin_pair(of); }, number,
+       nullptr);
+  engine.run_beside(
+      *pair_, [&] { computes(behind); }, [&] { computes(number); },
+      [&](pair_turn whose) {
+        note([](void* self, std::size_t of, traced_span*) { static_cast<pipeline_runner*>(self)->end_turn(of); },
+             whose == pair_turn::first ? behind : number, nullptr);
+      },
+      at);
+  for (const std::size_t of : {behind, number})
+    note([](void* self, std::size_t which,
+            traced_span* traced) { static_cast<pipeline_runner*>(self)->end_pair(which, traced); },
+         of, spans[of - number]);
 }
 
 BELAY_DECL void pipeline_runner::run_timed(stage_engine& engine, std::size_t number, function_ref<void()> action) {

@@ -15,6 +15,7 @@
 #include "belay/device/arena.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/step/flow_pair.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -76,6 +77,9 @@ class stage_engine {
   [[nodiscard]] virtual bool runs_notes() const noexcept = 0;
   virtual void queue(const stream_note& note) = 0;
   virtual void run_timed(traced_span* of, function_ref<void()> action) = 0;
+  /// Runs both in turns, as `engine::run_beside` does.
+  virtual void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                          function_ref<void(pair_turn)> changes, where at) = 0;
 
   /// Queues the conversion of a tensor for the wire, and back.
   virtual void round(const void* exact, void* on_wire, std::size_t elements) = 0;

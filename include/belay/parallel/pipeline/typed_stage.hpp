@@ -22,6 +22,7 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/pipeline/stage_interface.hpp"
 #include "belay/parallel/schedule/table.hpp"
+#include "belay/step/flow_pair.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -130,6 +131,11 @@ class typed_engine final : public stage_engine {
   void run_timed(traced_span* of, function_ref<void()> action) override {
     const queued_span of_device(engine_->compute(), on_device ? of : nullptr);
     action();
+  }
+
+  void run_beside(flow_pair& pair, function_ref<void()> first, function_ref<void()> second,
+                  function_ref<void(pair_turn)> changes, where at) override {
+    engine_->run_beside(pair, first, second, changes, at);
   }
 
   void round(const void* exact, void* on_wire, std::size_t elements) override {
