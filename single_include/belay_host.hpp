@@ -17758,13 +17758,14 @@ class parameter_base {
 
  protected:
   /// `box_of(shape)` is the box held here, asked once the entries fit the shape.
-  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+  parameter_base(parameter_spec&& spec, std::span<const placement_entry> entries, axis_set cut,
                  function_ref<tensor_box(const parameter_shape&)> box_of, where at);
-  ~parameter_base() = default;
+  // Out of the class, so that a model's layers call them.
+  ~parameter_base();
   parameter_base(const parameter_base&) = delete;
   parameter_base& operator=(const parameter_base&) = delete;
-  parameter_base(parameter_base&&) noexcept = default;
-  parameter_base& operator=(parameter_base&&) noexcept = default;
+  parameter_base(parameter_base&&) noexcept;
+  parameter_base& operator=(parameter_base&&) noexcept;
 
   /// The specification that the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
@@ -17897,7 +17898,7 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
  private:
   template <class BoxOf>
     requires std::invocable<const BoxOf&, const parameter_shape&>
-  parameter(parameter_spec spec, const BoxOf& box_of, where at)
+  parameter(parameter_spec&& spec, const BoxOf& box_of, where at)
       : base(std::move(spec), entries_of<Placement>, belay::cut_directions<Placement>(), box_of, at) {}
 
   [[nodiscard]] static constexpr std::size_t cut_dimension() noexcept {
@@ -17973,7 +17974,14 @@ void parameter_base<T>::fill(function_ref<void(std::size_t, std::span<T>)> fille
 }
 
 template <class T>
-parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+parameter_base<T>::~parameter_base() = default;
+template <class T>
+parameter_base<T>::parameter_base(parameter_base&&) noexcept = default;
+template <class T>
+parameter_base<T>& parameter_base<T>::operator=(parameter_base&&) noexcept = default;
+
+template <class T>
+parameter_base<T>::parameter_base(parameter_spec&& spec, std::span<const placement_entry> entries, axis_set cut,
                                   function_ref<tensor_box(const parameter_shape&)> box_of, where at)
     : spec_(std::move(spec)), cut_(cut) {
   if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);
@@ -20984,6 +20992,28 @@ BELAY_DECL void expect_counts(view<const std::int64_t, 1> counts, std::size_t ch
 
 namespace belay::inline BELAY_ABI {
 
+/// The shape of a product's operand, for messages.
+struct operand_shape {
+  /// As it lies in memory, and whether it is read transposed.
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  reading as = reading::as_is;
+
+  template <class T>
+  [[nodiscard]] static operand_shape of(const operand<T>& what) noexcept {
+    return {what.rows, what.columns, what.as};
+  }
+};
+/// A product of shapes that do not fit, in words: throws usage_error.
+struct refused_product {
+  std::size_t layer_index;
+  const char* layer;
+  const char* what;
+  operand_shape c, a, b;
+
+  [[noreturn, gnu::cold]] void refuse(where at) const;
+};
+
 /// The base of a frame, which has `kit()`.
 template <class Frame>
 class frame_arithmetic {
@@ -21274,16 +21304,30 @@ class frame_arithmetic {
   template <class T, class U, class V>
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(const char* what, operand<T> c, operand<U> a, operand<V> b,
                                                      where at) const {
-    const auto words = [](const auto& x) {
-      return "[" + std::to_string(x.rows) + ", " + std::to_string(x.columns) + "]" +
-             (x.as == reading::as_is ? "" : " transposed");
-    };
     const Frame& frame = static_cast<const Frame&>(*this);
-    throw usage_error("layer " + std::to_string(frame.layer_index()) + " '" + printable(frame.layer()) + "', " + what +
-                          ": " + words(c) + " cannot be " + words(a) + " times " + words(b),
-                      at);
+    refused_product{frame.layer_index(),  frame.layer(),        what,
+                    operand_shape::of(c), operand_shape::of(a), operand_shape::of(b)}
+        .refuse(at);
   }
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/arithmetic.ipp
+//
+// The sentence of a product whose shapes do not fit.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void refused_product::refuse(where at) const {
+  const auto words = [](const operand_shape& x) {
+    return "[" + std::to_string(x.rows) + ", " + std::to_string(x.columns) + "]" +
+           (x.as == reading::as_is ? "" : " transposed");
+  };
+  throw usage_error("layer " + std::to_string(layer_index) + " '" + printable(layer) + "', " + what + ": " + words(c) +
+                        " cannot be " + words(a) + " times " + words(b),
+                    at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -23446,12 +23490,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     run_notes(noting_->notes);
   }
   /// Runs the notes of a call in order, and lets go of what they read.
-  void run_notes(weight_note_list& notes) {
-    notes.consume(engine_->notes(), [this](weight_note& one) {
-      expect_unchanged(one);
-      one.run(this, one);
-    });
-  }
+  void run_notes(weight_note_list& notes);
   /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands
   /// and views, and is kept by value.
   template <class Sum, class Work, class... Read>
@@ -23529,33 +23568,21 @@ class frame : public frame_arithmetic<frame<Engine>> {
     using noted = noted_addition<Sum, Work>;
     static_assert(sizeof(noted) <= weight_note::work_bytes && sizeof...(Read) <= weight_note::most_operands);
     static_assert(std::is_trivially_destructible_v<noted>);
-    const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
-    weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
-    made.parameter_name = listed.parameter_name;
-    made.adds = true;
+    weight_note& made = note_for_work(listed);
     ::new (static_cast<void*>(made.work.data())) noted{total, work};
     made.run = [](void* in, weight_note& one) {
       frame& later = *static_cast<frame*>(in);
       const noted& what = *std::launder(reinterpret_cast<const noted*>(one.work.data()));
       what.work(later, adding_to(what.total.within(later)));
     };
-    [[maybe_unused]] const auto read = [&](const noted_bytes& bytes) {
-      if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
-    };
-    (read(noted_bytes::of(reads)), ...);
-    take_fingerprint(made);
+    hold_reads(made, std::array<noted_bytes, sizeof...(Read)>{noted_bytes::of(reads)...});
   }
+  [[nodiscard]] weight_note& note_for_work(weight_note& listed);
+  void hold_reads(weight_note& made, std::span<const noted_bytes> reads);
 
   // Of streams whose memory the host addresses, in their order.
   static constexpr bool takes_fingerprints =
       checked(check_level::local) && requires(typename Engine::stream_type& given) { given.immediate(); };
-  void take_fingerprint(weight_note& of) {
-    if constexpr (takes_fingerprints) run(noted_fingerprint{of, &of.fingerprint});
-  }
-  void expect_unchanged(weight_note& one) {
-    if constexpr (takes_fingerprints)
-      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
-  }
   template <class Parameter>
   void list(Parameter& parameter) {
     if (contributions_ == nullptr) [[unlikely]]
@@ -23600,6 +23627,37 @@ class frame : public frame_arithmetic<frame<Engine>> {
   std::size_t next_remembered_ = 0;
   std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked
 };
+
+template <class Engine>
+void frame<Engine>::run_notes(weight_note_list& notes) {
+  notes.consume(engine_->notes(), [this](weight_note& one) {
+    if constexpr (takes_fingerprints)
+      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
+    one.run(this, one);
+  });
+}
+
+template <class Engine>
+weight_note& frame<Engine>::note_for_work(weight_note& listed) {
+  const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
+  weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
+  made.parameter_name = listed.parameter_name;
+  made.adds = true;
+  return made;
+}
+
+template <class Engine>
+void frame<Engine>::hold_reads(weight_note& made, std::span<const noted_bytes> reads) {
+  for (const noted_bytes& bytes : reads)
+    if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
+  if constexpr (takes_fingerprints) run(noted_fingerprint{made, &made.fingerprint});
+}
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template void frame<host_engine>::run_notes(weight_note_list&);
+extern template weight_note& frame<host_engine>::note_for_work(weight_note&);
+extern template void frame<host_engine>::hold_reads(weight_note&, std::span<const noted_bytes>);
+#endif
 
 /// Memory of a layer's call, as `keep<float>(frame, {rows, width})`; see `frame`.
 template <class T, std::size_t Rank, class Frame>
@@ -28408,6 +28466,133 @@ class [[nodiscard]] observed {
 //   use(hidden.out());
 //   auto dx = std::move(hidden).backward(dout);          // or std::move(hidden).discard("why")
 
+// ---- belay/step/handle_calls.hpp
+//
+// Calls of a layer by its handle, as far as no layer's type matters: what is entered and left around them, and how an
+// obligation ends. A program compiles them once for an engine, not once for each type of handle; those of the host's
+// engine it links. The layer's own code is called through a reference.
+
+namespace belay::inline BELAY_ABI {
+
+/// No engine's epoch: that of a handle that was used up.
+inline constexpr std::uint64_t used_up_epoch = ~std::uint64_t{0};
+
+/// The calls that the handles of all layers make alike on an engine.
+template <class Engine>
+struct handle_calls {
+  using layer_code = function_ref<void(frame<Engine>&)>;
+  using mark = typename Engine::watch_type::mark;
+
+  /// Runs `code` as the backward of a layer, and tells whom it has added to. Its scratch memory lives until then.
+  static void run_backward(Engine& engine, const invocation& call, invocation_memory& memory, layer_code code,
+                           where at);
+  /// Runs `code` as a half that the layer has written, and tells whom it has added to once its scratch memory is free.
+  static void run_half(Engine& engine, const invocation& call, layer_call what, invocation_memory& memory,
+                       layer_code code, where at);
+  /// Runs `code` as the first half of a backward, whose additions go to `notes`. Returns whether all of them ran at
+  /// once, because it has asked for a gradient's memory.
+  static bool run_noting(Engine& engine, const invocation& call, invocation_memory& memory, weight_note_list& notes,
+                         layer_code code, where at);
+  /// Runs such notes.
+  static void run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at);
+
+  /// Bytes that a call holds until its backward.
+  [[nodiscard]] static std::size_t held_bytes(const Engine& engine, const invocation_memory& memory) noexcept {
+    const offset_allocator& leases = engine.activations().offsets();
+    return leases.bytes_of(memory.kept) + leases.bytes_of(memory.remembered);
+  }
+  /// Ends the obligation of a handle and frees its memory, or that of its notes, unless the step has ended, which has
+  /// reclaimed everything. `release` frees alone.
+  static void settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, invocation_memory& memory,
+                     where at);
+  static void settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, weight_note_list& notes,
+                           where at);
+  static void release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept;
+};
+
+template <class Engine>
+void handle_calls<Engine>::run_backward(Engine& engine, const invocation& call, invocation_memory& memory,
+                                        layer_code code, where at) {
+  const mark under_way{engine.watch(), call.now(layer_call::backward)};
+  frame<Engine> view{engine, call, frame_mode::owing, memory};
+  contribution_list contributions;
+  view.begin_backward(contributions);
+  call.run(layer_call::backward, [&] { code(view); });
+  if (!contributions.empty()) contributions.contribute(call.micro_batch, engine.compute().record(), at);
+}
+
+template <class Engine>
+void handle_calls<Engine>::run_half(Engine& engine, const invocation& call, layer_call what, invocation_memory& memory,
+                                    layer_code code, where at) {
+  const mark under_way{engine.watch(), call.now(what)};
+  contribution_list contributions;
+  call.run(what, [&] {
+    frame<Engine> view{engine, call, frame_mode::owing, memory};
+    view.begin_backward(contributions);
+    code(view);
+  });
+  if (!contributions.empty()) contributions.contribute(call.micro_batch, engine.compute().record(), at);
+}
+
+template <class Engine>
+bool handle_calls<Engine>::run_noting(Engine& engine, const invocation& call, invocation_memory& memory,
+                                      weight_note_list& notes, layer_code code, where at) {
+  const mark under_way{engine.watch(), call.now(layer_call::input_gradient)};
+  contribution_list contributions;
+  bool added_at_once = false;
+  call.run(layer_call::input_gradient, [&] {
+    frame<Engine> view{engine, call, frame_mode::owing, memory};
+    weight_noting noting;
+    view.begin_input_half(contributions, noting);
+    code(view);
+    added_at_once = noting.closed;
+    notes.take(noting.notes);
+  });
+  if (added_at_once) {
+    engine.notes().note_added_at_once();
+    const mark said{engine.watch(), call.now(layer_call::added_at_once)};
+  }
+  if (!contributions.empty()) contributions.contribute(call.micro_batch, engine.compute().record(), at);
+  return added_at_once;
+}
+
+template <class Engine>
+void handle_calls<Engine>::run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
+  invocation_memory none;
+  const auto all = [&](frame<Engine>& view) { view.run_notes(notes); };
+  run_half(engine, call, layer_call::weight_gradient, none, all, at);
+}
+
+template <class Engine>
+void handle_calls<Engine>::settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
+                                  invocation_memory& memory, where at) {
+  engine.obligations().close(obligation, at);
+  obligation = {};
+  release(engine, epoch, memory);
+}
+
+template <class Engine>
+void handle_calls<Engine>::settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
+                                        weight_note_list& notes, where at) {
+  engine.obligations().close(obligation, at);
+  obligation = {};
+  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return notes.forget();
+  notes.drop(engine.notes());
+}
+
+template <class Engine>
+void handle_calls<Engine>::release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept {
+  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return;
+  engine.activations().release(memory.kept);
+  engine.activations().release(memory.remembered);
+}
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template struct handle_calls<host_engine>;
+#endif
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/weight_half.hpp
 //
 // A backward in two halves: the first gives the gradient of the input, which the layer before waits for; the second
@@ -28504,21 +28689,12 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   BELAY_DISCHARGES void weights(where at = where::current()) && {
     call_.parent = obligation_.index;
     if (owes()) {
-      const mark under_way{engine_->watch(), call_.now(layer_call::weight_gradient)};
-      contribution_list contributions;
-      call_.run(layer_call::weight_gradient, [&] {
-        if constexpr (written_by_layer) {
-          frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-          call.begin_backward(contributions);
-          layer_->backward_weights(call, std::move(*kept_));
-        } else if (!notes_.empty()) {
-          invocation_memory none;
-          frame<Engine> call{*engine_, call_, frame_mode::owing, none};
-          call.begin_backward(contributions);
-          call.run_notes(notes_);
-        }
-      });
-      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+      if constexpr (written_by_layer) {
+        const auto second_half = [&](frame<Engine>& call) { layer_->backward_weights(call, std::move(*kept_)); };
+        calls::run_half(*engine_, call_, layer_call::weight_gradient, memory_, second_half, at);
+      } else {
+        calls::run_noted(*engine_, call_, notes_, at);
+      }
     }
     settle(at);
   }
@@ -28543,8 +28719,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   template <class>
   friend class handle_store;
   friend class saved<Engine, Layer, Input>;
-  using mark = typename Engine::watch_type::mark;
-  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+  using calls = handle_calls<Engine>;
 
   template <int>
   struct nothing {};
@@ -28574,53 +28749,37 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   void open(saved<Engine, Layer, Input>& of, const Dout& dout, where at) {
     of.call_.parent = of.obligation_.index;  // a recompute is recorded as its child
     std::size_t held = 0;
-    {
-      const mark under_way{engine_->watch(), of.call_.now(layer_call::input_gradient)};
-      contribution_list contributions;
-      of.call_.run(layer_call::input_gradient, [&] { run_first_half(of, contributions, dout); });
-      if (added_at_once_) {
-        engine_->notes().note_added_at_once();
-        const mark said{engine_->watch(), of.call_.now(layer_call::added_at_once)};
-      }
-      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-    }
+    const auto first_half = [&](frame<Engine>& call) { run_first_half(of, call, dout); };
     if constexpr (written_by_layer) {
+      calls::run_half(*engine_, of.call_, layer_call::input_gradient, of.memory_, first_half, at);
       memory_ = std::exchange(of.memory_, {});
-      const offset_allocator& leases = engine_->activations().offsets();
-      held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
+      held = calls::held_bytes(*engine_, memory_);
     } else {
+      added_at_once_ = calls::run_noting(*engine_, of.call_, of.memory_, notes_, first_half, at);
       held = notes_.bytes();
     }
-    of.release_memory();
+    calls::release(*engine_, of.epoch_, of.memory_);
     obligation_ = std::exchange(of.obligation_, {});
     engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
-  void run_first_half(saved<Engine, Layer, Input>& of, contribution_list& contributions, const Dout& dout) {
-    frame<Engine> call{*engine_, of.call_, frame_mode::owing, of.memory_};
+  void run_first_half(saved<Engine, Layer, Input>& of, frame<Engine>& call, const Dout& dout) {
     if constexpr (differentiable<Input>) {
-      run_layer(call, contributions, of.residue_, dout, dx_->values());
+      run_layer(call, of.residue_, dout, dx_->values());
     } else if constexpr (written_by_layer ? halves_without_dx<Layer, Engine, Input>
                                           : backward_without_dx<Layer, Engine, Input>) {
-      run_layer(call, contributions, of.residue_, dout);
+      run_layer(call, of.residue_, dout);
     } else {
       const gradient_of<Engine, Input> unused{*engine_, of.input_.shape(), call_.at};
-      run_layer(call, contributions, of.residue_, dout, unused.values());
+      run_layer(call, of.residue_, dout, unused.values());
     }
   }
   template <class Residue, class Dout, class... Dx>
-  void run_layer(frame<Engine>& call, contribution_list& contributions, Residue& residue, const Dout& dout,
-                 const Dx&... dx) {
-    if constexpr (written_by_layer) {
-      call.begin_backward(contributions);
+  void run_layer(frame<Engine>& call, Residue& residue, const Dout& dout, const Dx&... dx) {
+    if constexpr (written_by_layer)
       kept_.emplace(layer_->backward_input(call, std::move(residue), dout, dx...));
-    } else {
-      weight_noting noting;
-      call.begin_input_half(contributions, noting);
+    else
       layer_->backward(call, std::move(residue), dout, dx...);
-      added_at_once_ = noting.closed;
-      notes_.take(noting.notes);
-    }
   }
 
   BELAY_OPENS weight_half(weight_half&& other) noexcept
@@ -28632,7 +28791,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
         kept_(std::move(other.kept_)),
         dx_(std::move(other.dx_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)),
+        epoch_(std::exchange(other.epoch_, used_up_epoch)),
         added_at_once_(other.added_at_once_),
         ledger_(other.ledger_) {
     if constexpr (differentiable<Input>) other.dx_.reset();
@@ -28641,16 +28800,11 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
 
   void settle(where at) {
-    engine_->obligations().close(obligation_, at);
-    obligation_ = {};
     if constexpr (differentiable<Input>) dx_.reset();
-    // Of a step that has ended everything was reclaimed.
-    if (std::exchange(epoch_, used_up) != engine_->epoch()) return notes_.forget();
-    notes_.drop(engine_->notes());
-    if constexpr (written_by_layer) {
-      engine_->activations().release(memory_.kept);
-      engine_->activations().release(memory_.remembered);
-    }
+    if constexpr (written_by_layer)
+      calls::settle(*engine_, obligation_, epoch_, memory_, at);
+    else
+      calls::settle_noted(*engine_, obligation_, epoch_, notes_, at);
   }
 
   Engine* engine_;
@@ -28694,10 +28848,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
       ledger_ = engine.shared_obligations();
     }
-    const offset_allocator& leases = engine.activations().offsets();
-    const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
-    obligation_ =
-        call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
+    obligation_ = call.open(engine.obligations(), obligation_kind::saved_activation, calls::held_bytes(engine, memory_),
+                            residue_.out.shape(), call.at);
   }
 
   saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
@@ -28714,7 +28866,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
     if (epoch_ != engine_->epoch() || let_go_) [[unlikely]]
       invocation::refuse_output(call_,
-                                epoch_ == used_up            ? "after its backward, discard or hand_over"
+                                epoch_ == used_up_epoch      ? "after its backward, discard or hand_over"
                                 : epoch_ != engine_->epoch() ? step_ended
                                                              : "after let_go",
                                 at.file, at.line);
@@ -28745,32 +28897,22 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     call_.parent = obligation_.index;
     if constexpr (differentiable<Input>) {
       gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
+      const auto layer_backward = [&](frame<Engine>& call) {
+        layer_->backward(call, std::move(residue_), dout, dx.values());
+      };
+      if (owed) calls::run_backward(*engine_, call_, memory_, layer_backward, at);
       settle(at);
       return dx;
     } else {
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] {
-          if constexpr (backward_without_dx<Layer, Engine, Input>) {
-            layer_->backward(call, std::move(residue_), dout);
-          } else {
-            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
-            layer_->backward(call, std::move(residue_), dout, unused.values());
-          }
-        });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
+      const auto layer_backward = [&](frame<Engine>& call) {
+        if constexpr (backward_without_dx<Layer, Engine, Input>) {
+          layer_->backward(call, std::move(residue_), dout);
+        } else {
+          const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+          layer_->backward(call, std::move(residue_), dout, unused.values());
+        }
+      };
+      if (owed) calls::run_backward(*engine_, call_, memory_, layer_backward, at);
       settle(at);
     }
   }
@@ -28824,7 +28966,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   template <class, class, class>
   friend class weight_half;
   using mark = typename Engine::watch_type::mark;
-  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+  using calls = handle_calls<Engine>;
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
   BELAY_OPENS saved(saved&& other) noexcept
@@ -28835,7 +28977,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)),
+        epoch_(std::exchange(other.epoch_, used_up_epoch)),
         let_go_(other.let_go_),
         ledger_(other.ledger_) {}
 
@@ -28847,17 +28989,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
 
-  void settle(where at) {
-    engine_->obligations().close(obligation_, at);
-    obligation_ = {};
-    release_memory();
-  }
-  void release_memory() noexcept {
-    // Of a step that has ended everything was reclaimed.
-    if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
-    engine_->activations().release(memory_.kept);
-    engine_->activations().release(memory_.remembered);
-  }
+  void settle(where at) { calls::settle(*engine_, obligation_, epoch_, memory_, at); }
 
   Engine* engine_;
   Layer* layer_;

@@ -70,11 +70,12 @@ schedule::dynamic_table schedule_of(const options& run) {
 
 void expect_one_schedule(const options& run, const belay::group& all) {
   belay::fnv1a own;
-  own.add_text(run.schedule).add_text(run.schedule_text).add_text(layers_text(run.stage_layers)).add(run.overlap_pairs ? 1 : 0);
+  own.add_text(run.schedule).add_text(run.schedule_text).add_text(layers_text(run.stage_layers));
+  own.add(run.overlap_pairs ? 1U : 0U);
   const std::uint64_t value = own.value();
   if (belay::rank_comparison().differ(all, {&value, 1}, belay::where::current()))
-    throw input_error("--schedule: ranks have different tables: give all of them the same --schedule, --stage-layers "
-                      "and --schedule-costs");
+    throw input_error("--schedule: ranks have different tables: give all of them the same --schedule, --overlap-pairs, "
+                      "--stage-layers and --schedule-costs");
 }
 
 std::vector<std::size_t> layers_of_stages(const options& run, std::size_t stages) {

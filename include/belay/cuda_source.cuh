@@ -33,6 +33,7 @@ template class typed_group<cuda::group<cuda::runtime_api, host::rank>>;
 template class typed_rank<cuda::rank<cuda::runtime_api, host::rank>>;
 template class engine<cuda::tier_memory<cuda::runtime_api>, cuda::kit<cuda::runtime_api>>;
 template class step_core<cuda_engine>;
+template struct handle_calls<cuda_engine>;
 template class copy_stream<cuda::stream<cuda::runtime_api>>;
 template void expect_kept_of<cuda_engine>(const cuda_engine&, const invocation&, const invocation_memory&,
                                           const output_bytes&);

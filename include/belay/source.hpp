@@ -121,6 +121,7 @@ template class async_stream<host::world_status>;
 #include "belay/report/step_line.ipp"
 #include "belay/report/text_buffer.ipp"
 #include "belay/report/trace.ipp"
+#include "belay/step/arithmetic.ipp"
 #include "belay/step/flow_pair.ipp"
 #include "belay/step/frame.ipp"
 #include "belay/step/owed.ipp"
@@ -150,6 +151,10 @@ namespace belay::inline BELAY_ABI {
 
 template class engine<host_pages, host_kit<>>;
 template class step_core<host_engine>;
+template void frame<host_engine>::run_notes(weight_note_list&);
+template weight_note& frame<host_engine>::note_for_work(weight_note&);
+template void frame<host_engine>::hold_reads(weight_note&, std::span<const noted_bytes>);
+template struct handle_calls<host_engine>;
 template class tier_file<>;
 template class streamed_file<>;
 template class copy_stream<host_stream>;

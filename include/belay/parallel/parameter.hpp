@@ -255,13 +255,14 @@ class parameter_base {
 
  protected:
   /// `box_of(shape)` is the box held here, asked once the entries fit the shape.
-  parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+  parameter_base(parameter_spec&& spec, std::span<const placement_entry> entries, axis_set cut,
                  function_ref<tensor_box(const parameter_shape&)> box_of, where at);
-  ~parameter_base() = default;
+  // Out of the class, so that a model's layers call them.
+  ~parameter_base();
   parameter_base(const parameter_base&) = delete;
   parameter_base& operator=(const parameter_base&) = delete;
-  parameter_base(parameter_base&&) noexcept = default;
-  parameter_base& operator=(parameter_base&&) noexcept = default;
+  parameter_base(parameter_base&&) noexcept;
+  parameter_base& operator=(parameter_base&&) noexcept;
 
   /// The specification that the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
@@ -394,7 +395,7 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
  private:
   template <class BoxOf>
     requires std::invocable<const BoxOf&, const parameter_shape&>
-  parameter(parameter_spec spec, const BoxOf& box_of, where at)
+  parameter(parameter_spec&& spec, const BoxOf& box_of, where at)
       : base(std::move(spec), entries_of<Placement>, belay::cut_directions<Placement>(), box_of, at) {}
 
   [[nodiscard]] static constexpr std::size_t cut_dimension() noexcept {
@@ -470,7 +471,14 @@ void parameter_base<T>::fill(function_ref<void(std::size_t, std::span<T>)> fille
 }
 
 template <class T>
-parameter_base<T>::parameter_base(parameter_spec spec, std::span<const placement_entry> entries, axis_set cut,
+parameter_base<T>::~parameter_base() = default;
+template <class T>
+parameter_base<T>::parameter_base(parameter_base&&) noexcept = default;
+template <class T>
+parameter_base<T>& parameter_base<T>::operator=(parameter_base&&) noexcept = default;
+
+template <class T>
+parameter_base<T>::parameter_base(parameter_spec&& spec, std::span<const placement_entry> entries, axis_set cut,
                                   function_ref<tensor_box(const parameter_shape&)> box_of, where at)
     : spec_(std::move(spec)), cut_(cut) {
   if (spec_.uses == 0) throw usage_error("parameter " + name() + " has 0 uses: 1, or as many as layers share it", at);

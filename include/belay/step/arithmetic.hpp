@@ -7,18 +7,38 @@
 
 #include <concepts>
 #include <cstddef>
-#include <string>
 #include <tuple>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The shape of a product's operand, for messages.
+struct operand_shape {
+  /// As it lies in memory, and whether it is read transposed.
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  reading as = reading::as_is;
+
+  template <class T>
+  [[nodiscard]] static operand_shape of(const operand<T>& what) noexcept {
+    return {what.rows, what.columns, what.as};
+  }
+};
+/// A product of shapes that do not fit, in words: throws usage_error.
+struct refused_product {
+  std::size_t layer_index;
+  const char* layer;
+  const char* what;
+  operand_shape c, a, b;
+
+  [[noreturn, gnu::cold]] void refuse(where at) const;
+};
 
 /// The base of a frame, which has `kit()`.
 template <class Frame>
@@ -310,15 +330,15 @@ class frame_arithmetic {
   template <class T, class U, class V>
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(const char* what, operand<T> c, operand<U> a, operand<V> b,
                                                      where at) const {
-    const auto words = [](const auto& x) {
-      return "[" + std::to_string(x.rows) + ", " + std::to_string(x.columns) + "]" +
-             (x.as == reading::as_is ? "" : " transposed");
-    };
     const Frame& frame = static_cast<const Frame&>(*this);
-    throw usage_error("layer " + std::to_string(frame.layer_index()) + " '" + printable(frame.layer()) + "', " + what +
-                          ": " + words(c) + " cannot be " + words(a) + " times " + words(b),
-                      at);
+    refused_product{frame.layer_index(),  frame.layer(),        what,
+                    operand_shape::of(c), operand_shape::of(a), operand_shape::of(b)}
+        .refuse(at);
   }
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/step/arithmetic.ipp"  // IWYU pragma: export
+#endif

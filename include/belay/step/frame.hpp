@@ -408,12 +408,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     run_notes(noting_->notes);
   }
   /// Runs the notes of a call in order, and lets go of what they read.
-  void run_notes(weight_note_list& notes) {
-    notes.consume(engine_->notes(), [this](weight_note& one) {
-      expect_unchanged(one);
-      one.run(this, one);
-    });
-  }
+  void run_notes(weight_note_list& notes);
   /// For `frame_arithmetic`: adds `work(frame, total)` to `total` now, or notes it. It reads `reads` alone, operands
   /// and views, and is kept by value.
   template <class Sum, class Work, class... Read>
@@ -491,33 +486,21 @@ class frame : public frame_arithmetic<frame<Engine>> {
     using noted = noted_addition<Sum, Work>;
     static_assert(sizeof(noted) <= weight_note::work_bytes && sizeof...(Read) <= weight_note::most_operands);
     static_assert(std::is_trivially_destructible_v<noted>);
-    const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
-    weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
-    made.parameter_name = listed.parameter_name;
-    made.adds = true;
+    weight_note& made = note_for_work(listed);
     ::new (static_cast<void*>(made.work.data())) noted{total, work};
     made.run = [](void* in, weight_note& one) {
       frame& later = *static_cast<frame*>(in);
       const noted& what = *std::launder(reinterpret_cast<const noted*>(one.work.data()));
       what.work(later, adding_to(what.total.within(later)));
     };
-    [[maybe_unused]] const auto read = [&](const noted_bytes& bytes) {
-      if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
-    };
-    (read(noted_bytes::of(reads)), ...);
-    take_fingerprint(made);
+    hold_reads(made, std::array<noted_bytes, sizeof...(Read)>{noted_bytes::of(reads)...});
   }
+  [[nodiscard]] weight_note& note_for_work(weight_note& listed);
+  void hold_reads(weight_note& made, std::span<const noted_bytes> reads);
 
   // Of streams whose memory the host addresses, in their order.
   static constexpr bool takes_fingerprints =
       checked(check_level::local) && requires(typename Engine::stream_type& given) { given.immediate(); };
-  void take_fingerprint(weight_note& of) {
-    if constexpr (takes_fingerprints) run(noted_fingerprint{of, &of.fingerprint});
-  }
-  void expect_unchanged(weight_note& one) {
-    if constexpr (takes_fingerprints)
-      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
-  }
   template <class Parameter>
   void list(Parameter& parameter) {
     if (contributions_ == nullptr) [[unlikely]]
@@ -562,6 +545,37 @@ class frame : public frame_arithmetic<frame<Engine>> {
   std::size_t next_remembered_ = 0;
   std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked
 };
+
+template <class Engine>
+void frame<Engine>::run_notes(weight_note_list& notes) {
+  notes.consume(engine_->notes(), [this](weight_note& one) {
+    if constexpr (takes_fingerprints)
+      if (one.adds) run(expected_fingerprint{{one, &one.fingerprint}, one.parameter_name});
+    one.run(this, one);
+  });
+}
+
+template <class Engine>
+weight_note& frame<Engine>::note_for_work(weight_note& listed) {
+  const bool is_last = noting_->notes.ends_with(listed) && !listed.adds;
+  weight_note& made = is_last ? listed : noting_->notes.append(engine_->notes());
+  made.parameter_name = listed.parameter_name;
+  made.adds = true;
+  return made;
+}
+
+template <class Engine>
+void frame<Engine>::hold_reads(weight_note& made, std::span<const noted_bytes> reads) {
+  for (const noted_bytes& bytes : reads)
+    if (bytes.bytes() > 0) made.reads[made.read_count++] = {bytes, engine_->hold(bytes.first)};
+  if constexpr (takes_fingerprints) run(noted_fingerprint{made, &made.fingerprint});
+}
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template void frame<host_engine>::run_notes(weight_note_list&);
+extern template weight_note& frame<host_engine>::note_for_work(weight_note&);
+extern template void frame<host_engine>::hold_reads(weight_note&, std::span<const noted_bytes>);
+#endif
 
 /// Memory of a layer's call, as `keep<float>(frame, {rows, width})`; see `frame`.
 template <class T, std::size_t Rank, class Frame>

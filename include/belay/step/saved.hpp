@@ -22,6 +22,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/gradient.hpp"
+#include "belay/step/handle_calls.hpp"
 #include "belay/step/layer.hpp"
 #include "belay/step/weight_half.hpp"
 
@@ -41,10 +42,8 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
       ledger_ = engine.shared_obligations();
     }
-    const offset_allocator& leases = engine.activations().offsets();
-    const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
-    obligation_ =
-        call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
+    obligation_ = call.open(engine.obligations(), obligation_kind::saved_activation, calls::held_bytes(engine, memory_),
+                            residue_.out.shape(), call.at);
   }
 
   saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
@@ -61,7 +60,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
     if (epoch_ != engine_->epoch() || let_go_) [[unlikely]]
       invocation::refuse_output(call_,
-                                epoch_ == used_up            ? "after its backward, discard or hand_over"
+                                epoch_ == used_up_epoch      ? "after its backward, discard or hand_over"
                                 : epoch_ != engine_->epoch() ? step_ended
                                                              : "after let_go",
                                 at.file, at.line);
@@ -92,32 +91,22 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
     call_.parent = obligation_.index;
     if constexpr (differentiable<Input>) {
       gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
+      const auto layer_backward = [&](frame<Engine>& call) {
+        layer_->backward(call, std::move(residue_), dout, dx.values());
+      };
+      if (owed) calls::run_backward(*engine_, call_, memory_, layer_backward, at);
       settle(at);
       return dx;
     } else {
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] {
-          if constexpr (backward_without_dx<Layer, Engine, Input>) {
-            layer_->backward(call, std::move(residue_), dout);
-          } else {
-            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
-            layer_->backward(call, std::move(residue_), dout, unused.values());
-          }
-        });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
+      const auto layer_backward = [&](frame<Engine>& call) {
+        if constexpr (backward_without_dx<Layer, Engine, Input>) {
+          layer_->backward(call, std::move(residue_), dout);
+        } else {
+          const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+          layer_->backward(call, std::move(residue_), dout, unused.values());
+        }
+      };
+      if (owed) calls::run_backward(*engine_, call_, memory_, layer_backward, at);
       settle(at);
     }
   }
@@ -171,7 +160,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   template <class, class, class>
   friend class weight_half;
   using mark = typename Engine::watch_type::mark;
-  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+  using calls = handle_calls<Engine>;
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
   BELAY_OPENS saved(saved&& other) noexcept
@@ -182,7 +171,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         memory_(std::exchange(other.memory_, {})),
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)),
+        epoch_(std::exchange(other.epoch_, used_up_epoch)),
         let_go_(other.let_go_),
         ledger_(other.ledger_) {}
 
@@ -194,17 +183,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
 
-  void settle(where at) {
-    engine_->obligations().close(obligation_, at);
-    obligation_ = {};
-    release_memory();
-  }
-  void release_memory() noexcept {
-    // Of a step that has ended everything was reclaimed.
-    if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
-    engine_->activations().release(memory_.kept);
-    engine_->activations().release(memory_.remembered);
-  }
+  void settle(where at) { calls::settle(*engine_, obligation_, epoch_, memory_, at); }
 
   Engine* engine_;
   Layer* layer_;

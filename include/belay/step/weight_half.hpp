@@ -28,6 +28,7 @@
 #include "belay/core/where.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/gradient.hpp"
+#include "belay/step/handle_calls.hpp"
 #include "belay/step/layer.hpp"
 #include "belay/step/weight_notes.hpp"
 
@@ -111,21 +112,12 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   BELAY_DISCHARGES void weights(where at = where::current()) && {
     call_.parent = obligation_.index;
     if (owes()) {
-      const mark under_way{engine_->watch(), call_.now(layer_call::weight_gradient)};
-      contribution_list contributions;
-      call_.run(layer_call::weight_gradient, [&] {
-        if constexpr (written_by_layer) {
-          frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-          call.begin_backward(contributions);
-          layer_->backward_weights(call, std::move(*kept_));
-        } else if (!notes_.empty()) {
-          invocation_memory none;
-          frame<Engine> call{*engine_, call_, frame_mode::owing, none};
-          call.begin_backward(contributions);
-          call.run_notes(notes_);
-        }
-      });
-      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+      if constexpr (written_by_layer) {
+        const auto second_half = [&](frame<Engine>& call) { layer_->backward_weights(call, std::move(*kept_)); };
+        calls::run_half(*engine_, call_, layer_call::weight_gradient, memory_, second_half, at);
+      } else {
+        calls::run_noted(*engine_, call_, notes_, at);
+      }
     }
     settle(at);
   }
@@ -150,8 +142,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   template <class>
   friend class handle_store;
   friend class saved<Engine, Layer, Input>;
-  using mark = typename Engine::watch_type::mark;
-  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+  using calls = handle_calls<Engine>;
 
   template <int>
   struct nothing {};
@@ -181,53 +172,37 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   void open(saved<Engine, Layer, Input>& of, const Dout& dout, where at) {
     of.call_.parent = of.obligation_.index;  // a recompute is recorded as its child
     std::size_t held = 0;
-    {
-      const mark under_way{engine_->watch(), of.call_.now(layer_call::input_gradient)};
-      contribution_list contributions;
-      of.call_.run(layer_call::input_gradient, [&] { run_first_half(of, contributions, dout); });
-      if (added_at_once_) {
-        engine_->notes().note_added_at_once();
-        const mark said{engine_->watch(), of.call_.now(layer_call::added_at_once)};
-      }
-      if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-    }
+    const auto first_half = [&](frame<Engine>& call) { run_first_half(of, call, dout); };
     if constexpr (written_by_layer) {
+      calls::run_half(*engine_, of.call_, layer_call::input_gradient, of.memory_, first_half, at);
       memory_ = std::exchange(of.memory_, {});
-      const offset_allocator& leases = engine_->activations().offsets();
-      held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
+      held = calls::held_bytes(*engine_, memory_);
     } else {
+      added_at_once_ = calls::run_noting(*engine_, of.call_, of.memory_, notes_, first_half, at);
       held = notes_.bytes();
     }
-    of.release_memory();
+    calls::release(*engine_, of.epoch_, of.memory_);
     obligation_ = std::exchange(of.obligation_, {});
     engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
-  void run_first_half(saved<Engine, Layer, Input>& of, contribution_list& contributions, const Dout& dout) {
-    frame<Engine> call{*engine_, of.call_, frame_mode::owing, of.memory_};
+  void run_first_half(saved<Engine, Layer, Input>& of, frame<Engine>& call, const Dout& dout) {
     if constexpr (differentiable<Input>) {
-      run_layer(call, contributions, of.residue_, dout, dx_->values());
+      run_layer(call, of.residue_, dout, dx_->values());
     } else if constexpr (written_by_layer ? halves_without_dx<Layer, Engine, Input>
                                           : backward_without_dx<Layer, Engine, Input>) {
-      run_layer(call, contributions, of.residue_, dout);
+      run_layer(call, of.residue_, dout);
     } else {
       const gradient_of<Engine, Input> unused{*engine_, of.input_.shape(), call_.at};
-      run_layer(call, contributions, of.residue_, dout, unused.values());
+      run_layer(call, of.residue_, dout, unused.values());
     }
   }
   template <class Residue, class Dout, class... Dx>
-  void run_layer(frame<Engine>& call, contribution_list& contributions, Residue& residue, const Dout& dout,
-                 const Dx&... dx) {
-    if constexpr (written_by_layer) {
-      call.begin_backward(contributions);
+  void run_layer(frame<Engine>& call, Residue& residue, const Dout& dout, const Dx&... dx) {
+    if constexpr (written_by_layer)
       kept_.emplace(layer_->backward_input(call, std::move(residue), dout, dx...));
-    } else {
-      weight_noting noting;
-      call.begin_input_half(contributions, noting);
+    else
       layer_->backward(call, std::move(residue), dout, dx...);
-      added_at_once_ = noting.closed;
-      notes_.take(noting.notes);
-    }
   }
 
   BELAY_OPENS weight_half(weight_half&& other) noexcept
@@ -239,7 +214,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
         kept_(std::move(other.kept_)),
         dx_(std::move(other.dx_)),
         obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)),
+        epoch_(std::exchange(other.epoch_, used_up_epoch)),
         added_at_once_(other.added_at_once_),
         ledger_(other.ledger_) {
     if constexpr (differentiable<Input>) other.dx_.reset();
@@ -248,16 +223,11 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
 
   void settle(where at) {
-    engine_->obligations().close(obligation_, at);
-    obligation_ = {};
     if constexpr (differentiable<Input>) dx_.reset();
-    // Of a step that has ended everything was reclaimed.
-    if (std::exchange(epoch_, used_up) != engine_->epoch()) return notes_.forget();
-    notes_.drop(engine_->notes());
-    if constexpr (written_by_layer) {
-      engine_->activations().release(memory_.kept);
-      engine_->activations().release(memory_.remembered);
-    }
+    if constexpr (written_by_layer)
+      calls::settle(*engine_, obligation_, epoch_, memory_, at);
+    else
+      calls::settle_noted(*engine_, obligation_, epoch_, notes_, at);
   }
 
   Engine* engine_;
