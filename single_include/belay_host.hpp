@@ -15759,7 +15759,7 @@ struct block_scale {
     constexpr auto most_of_format = static_cast<float>(fp8_e4m3::largest_finite());
     constexpr std::uint32_t least =
         Form == scale_form::e8m0 ? 0 : __builtin_bit_cast(std::uint32_t, least_block_magnitude);
-    const std::uint32_t used = largest < least ? least : largest;
+    const std::uint32_t used = greater_of(largest, least);
     if constexpr (Form == scale_form::ratio) {
       const float magnitude = __builtin_bit_cast(float, used);
       return {magnitude / most_of_format, most_of_format / magnitude, all};
