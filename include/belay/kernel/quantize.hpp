@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/finite.hpp"
@@ -38,16 +39,17 @@ struct block_scale {
   /// The scale as it is stored; its inverse; the bits of the largest magnitude that an element may have.
   std::conditional_t<Form == scale_form::e8m0, e8m0, float> stored;
   float inverse;
-  std::uint32_t most;
+  std::int32_t most;
 
   /// Of a block whose largest magnitude has the bits `largest`, those of a finite float.
   // 448 is 1.75 * 2^8: the exponent is that of `largest` less 8, and one more where its mantissa is beyond 1.75.
   [[nodiscard]] BELAY_HD static constexpr block_scale of(std::uint32_t largest) noexcept {
-    constexpr std::uint32_t all = 0x7e, beyond_float = 247;
+    constexpr std::int32_t all = 0x7e;
+    constexpr std::uint32_t beyond_float = 247;
     constexpr auto most_of_format = static_cast<float>(fp8_e4m3::largest_finite());
     constexpr std::uint32_t least =
         Form == scale_form::e8m0 ? 0 : __builtin_bit_cast(std::uint32_t, least_block_magnitude);
-    const std::uint32_t used = largest < least ? least : largest;
+    const std::uint32_t used = greater_of(largest, least);
     if constexpr (Form == scale_form::ratio) {
       const float magnitude = __builtin_bit_cast(float, used);
       return {magnitude / most_of_format, most_of_format / magnitude, all};
@@ -56,7 +58,7 @@ struct block_scale {
       const std::uint32_t biased = exponent < 8 ? 0 : exponent - 8;
       const float inverse = __builtin_bit_cast(float, (254 - biased) << 23);
       // 256 times the largest scale would be infinite: there 240 is the largest element.
-      const std::uint32_t bound = biased == beyond_float ? all - 7 : all;
+      const std::int32_t bound = biased == beyond_float ? all - 7 : all;
       if constexpr (Form == scale_form::e8m0)
         return {e8m0::from_bits(static_cast<std::uint8_t>(biased)), inverse, bound};
       else
@@ -89,12 +91,23 @@ struct quantized_elements {
   const T* in;
   fp8_e4m3* out;
   float inverse;
-  std::uint32_t most;
+  std::int32_t most;
+  // A number between 2^e and 2^(e + 1) has units of 2^(e - 3), and below 2^-6 of 2^-9: what is added to it has such a
+  // unit in its last place, so that the adder rounds. (Fewer operations than a conversion, which must take any float.)
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    constexpr std::int32_t power_bits = 0x7f800000, least_normal = 121 << 23, to_last_place = 20 << 23;
     const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(in[i]));
     const std::uint32_t size = bits & 0x7fffffffu;
-    const std::uint32_t rounded = fp8_e4m3(__builtin_bit_cast(float, size) * inverse, saturating).bits();
-    const std::uint32_t bounded = rounded < most ? rounded : most;
+    // The mask keeps the multiplication and the addition two: fused, they would round once.
+    const auto scaled = static_cast<std::int32_t>(
+        __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, size) * inverse) & 0x7fffffffu);
+    const std::int32_t own = scaled & power_bits, power = own < least_normal ? least_normal : own;
+    const std::uint32_t aligner = static_cast<std::uint32_t>(power) + to_last_place;
+    const std::uint32_t units =
+        __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, scaled) + __builtin_bit_cast(float, aligner)) -
+        aligner;
+    const std::int32_t rounded = ((power - least_normal) >> 20) + static_cast<std::int32_t>(units);
+    const auto bounded = static_cast<std::uint32_t>(rounded < most ? rounded : most);
     const std::uint32_t element = blend(mask_of_sign(size - infinity_bits<float>), bounded, 0x7fu);
     out[i] = fp8_e4m3::from_bits(static_cast<std::uint8_t>(element | ((bits >> 24) & 0x80u)));
   }
@@ -108,10 +121,15 @@ struct dequantized_elements {
   T* out;
   float scale;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    constexpr std::uint32_t smallest_normal = 8, least_normal = 121u << 23;
     const std::uint32_t sign = static_cast<std::uint32_t>(in[i].bits() & 0x80u) << 24;
     const std::uint32_t magnitude = in[i].bits() & 0x7fu;
-    const std::uint32_t value = __builtin_bit_cast(
-        std::uint32_t, static_cast<float>(fp8_e4m3::from_bits(static_cast<std::uint8_t>(magnitude))) * scale);
+    const std::uint32_t normal = (magnitude << 20) + (120u << 23);
+    // Below 2^-6, the least number that is normal: as a part of it, without subnormal floats, which may be flushed.
+    const std::uint32_t subnormal = __builtin_bit_cast(
+        std::uint32_t, __builtin_bit_cast(float, normal + (1u << 23)) - __builtin_bit_cast(float, least_normal));
+    const std::uint32_t own = blend(mask_of_sign(magnitude - smallest_normal), subnormal, normal);
+    const std::uint32_t value = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, own) * scale);
     const std::uint32_t finite =
         mask_of_sign(magnitude - 0x7fu) & mask_of_sign(magnitude_of_float(scale) - infinity_bits<float>);
     out[i] = static_cast<T>(__builtin_bit_cast(float, blend(finite, value, 0x7fc00000u) | sign));
