@@ -32,7 +32,7 @@ function(belay_core name)
   if(DEFINED core_CHECKS AND NOT core_CHECKS MATCHES "^[012]$")
     message(FATAL_ERROR "belay_core(${name}): CHECKS is 0 (release), 1 (local checks) or 2 (also across ranks), not '${core_CHECKS}'")
   endif()
-  belay_compiled_parts(${name} belay/source.hpp 14 cpp)  # side by side
+  belay_compiled_parts(${name} belay/source.hpp 15 cpp)  # side by side
   target_link_libraries(${name} PUBLIC belay::header_only)
   target_compile_definitions(${name} PUBLIC BELAY_SEPARATE_COMPILATION)
   target_compile_options(${name} PRIVATE ${core_OPTIONS})

@@ -17026,7 +17026,9 @@ class wire_counts {
       std::vector<std::size_t> counts = bucket.counts;
       for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
         counts.push_back(even_part(bucket.count, ranks, r).count);
-      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
+      std::size_t largest = 0;
+      for (const std::size_t count : counts) largest = greater_of(largest, count);
+      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * largest);
       received_.emplace_back(ranks,
                              counts[static_cast<std::size_t>(layout_rank(replica_groups[bucket.replica_group].group))]);
       sent_.push_back(std::move(counts));
@@ -19983,6 +19985,8 @@ class gradient_shards {
 // All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
 // graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
 
+#include <iterator>
+
 namespace belay::inline BELAY_ABI {
 
 /// Each does some of this, and leaves the rest as it is.
@@ -20037,7 +20041,9 @@ class update_observers {
     return out;
   }
   [[nodiscard]] bool has(const update_observer& observer) const noexcept {
-    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
+    for (const observer_in_turn& each : all_)
+      if (each.observer == &observer) return true;
+    return false;
   }
 
   /// A hash of what an optimizer was last applied with, and that of all.
@@ -20051,9 +20057,13 @@ class update_observers {
     observer_turn turn;
   };
 
+  // Loops, here and below: <ranges> costs each reader of the header more than all else in it.
   void remove(const update_observer& observer) noexcept {
-    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
-    if (found != all_.end()) all_.erase(found);
+    for (auto each = all_.begin(); each != all_.end(); ++each)
+      if (each->observer == &observer) {
+        all_.erase(each);
+        return;
+      }
   }
 
   std::vector<observer_in_turn> all_;  // by turn
@@ -20090,7 +20100,8 @@ class [[nodiscard]] update_observation {
 inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
   if (turn == observer_turn::moves_state && last(turn) != nullptr)
     throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
+  auto after = all_.end();
+  while (after != all_.begin() && turn < std::prev(after)->turn) --after;
   all_.insert(after, {&observer, turn});
   return {*this, observer};
 }
@@ -28519,12 +28530,26 @@ struct handle_calls {
     return leases.bytes_of(memory.kept) + leases.bytes_of(memory.remembered);
   }
   /// Ends the obligation of a handle and frees its memory, or that of its notes, unless the step has ended, which has
-  /// reclaimed everything. `release` frees alone.
+  /// reclaimed everything. `release` frees alone. They are short,
+  /// and inlined.
   static void settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, invocation_memory& memory,
-                     where at);
+                     where at) {
+    engine.obligations().close(obligation, at);
+    obligation = {};
+    release(engine, epoch, memory);
+  }
   static void settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, weight_note_list& notes,
-                           where at);
-  static void release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept;
+                           where at) {
+    engine.obligations().close(obligation, at);
+    obligation = {};
+    if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return notes.forget();
+    notes.drop(engine.notes());
+  }
+  static void release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept {
+    if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return;
+    engine.activations().release(memory.kept);
+    engine.activations().release(memory.remembered);
+  }
 };
 
 template <class Engine>
@@ -28575,33 +28600,16 @@ bool handle_calls<Engine>::run_noting(Engine& engine, const invocation& call, in
 
 template <class Engine>
 void handle_calls<Engine>::run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
-  invocation_memory none;
-  const auto all = [&](frame<Engine>& view) { view.run_notes(notes); };
-  run_half(engine, call, layer_call::weight_gradient, none, all, at);
-}
-
-template <class Engine>
-void handle_calls<Engine>::settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
-                                  invocation_memory& memory, where at) {
-  engine.obligations().close(obligation, at);
-  obligation = {};
-  release(engine, epoch, memory);
-}
-
-template <class Engine>
-void handle_calls<Engine>::settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
-                                        weight_note_list& notes, where at) {
-  engine.obligations().close(obligation, at);
-  obligation = {};
-  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return notes.forget();
-  notes.drop(engine.notes());
-}
-
-template <class Engine>
-void handle_calls<Engine>::release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept {
-  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return;
-  engine.activations().release(memory.kept);
-  engine.activations().release(memory.remembered);
+  const mark under_way{engine.watch(), call.now(layer_call::weight_gradient)};
+  if (notes.empty()) return;
+  contribution_list contributions;
+  call.run(layer_call::weight_gradient, [&] {
+    invocation_memory none;
+    frame<Engine> view{engine, call, frame_mode::owing, none};
+    view.begin_backward(contributions);
+    view.run_notes(notes);
+  });
+  if (!contributions.empty()) contributions.contribute(call.micro_batch, engine.compute().record(), at);
 }
 
 #if defined(BELAY_SEPARATE_COMPILATION)
@@ -29764,8 +29772,6 @@ class typed_engine final : public stage_engine {
 //
 // What a network offers to a stage of a pipeline, and what the stage needs of it: its layers, the inputs of its
 // micro-batches and their loss.
-
-#include <iterator>
 
 // ---- belay/step/offloaded_activations.hpp
 //

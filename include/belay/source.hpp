@@ -102,7 +102,7 @@ template class async_stream<host::world_status>;
 }  // namespace belay::inline BELAY_ABI
 #endif
 
-// Steps and launches, files and checkpoints.
+// Buckets, experts, schedules and pipelines.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 4
 #include "belay/parallel/bucket/layout.ipp"
 #include "belay/parallel/experts/core.ipp"
@@ -116,31 +116,6 @@ template class async_stream<host::world_status>;
 #include "belay/parallel/schedule/planner.ipp"
 #include "belay/parallel/schedule/timeline.ipp"
 #include "belay/parallel/vote.ipp"
-#include "belay/report/event_file.ipp"
-#include "belay/report/output.ipp"
-#include "belay/report/step_line.ipp"
-#include "belay/report/text_buffer.ipp"
-#include "belay/report/trace.ipp"
-#include "belay/step/arithmetic.ipp"
-#include "belay/step/flow_pair.ipp"
-#include "belay/step/frame.ipp"
-#include "belay/step/owed.ipp"
-#include "belay/train/checkpoint/checkpoint_folder.ipp"
-#include "belay/train/checkpoint/checkpoint_layout.ipp"
-#include "belay/train/checkpoint/checkpoint_writer.ipp"
-#include "belay/train/checkpoint/manifest.ipp"
-#include "belay/train/launch.ipp"
-#include "belay/train/launch_plan.ipp"
-#include "belay/train/norm_table.ipp"
-#include "belay/train/plan.ipp"
-#include "belay/train/plan_table.ipp"
-#include "belay/train/run_memory.ipp"
-#include "belay/train/safetensors/file_agreement.ipp"
-#include "belay/train/safetensors/folder.ipp"
-#include "belay/train/safetensors/header.ipp"
-#include "belay/train/safetensors/scanner.ipp"
-#include "belay/train/stage_names.ipp"
-#include "belay/train/stop_request.ipp"
 #endif
 
 // Steps, runs and rehearsals on ranks of the host.
@@ -344,4 +319,33 @@ template class added_optimizer<posix_files, host_store<bf16>, host_adamw<bf16>>;
 template void checkpoints<run>::add(host_store<bf16>&, host_adamw<bf16>&, where);
 
 }  // namespace belay::inline BELAY_ABI
+#endif
+
+// Steps and launches, reports, files and checkpoints.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 15
+#include "belay/report/event_file.ipp"
+#include "belay/report/output.ipp"
+#include "belay/report/step_line.ipp"
+#include "belay/report/text_buffer.ipp"
+#include "belay/report/trace.ipp"
+#include "belay/step/arithmetic.ipp"
+#include "belay/step/flow_pair.ipp"
+#include "belay/step/frame.ipp"
+#include "belay/step/owed.ipp"
+#include "belay/train/checkpoint/checkpoint_folder.ipp"
+#include "belay/train/checkpoint/checkpoint_layout.ipp"
+#include "belay/train/checkpoint/checkpoint_writer.ipp"
+#include "belay/train/checkpoint/manifest.ipp"
+#include "belay/train/launch.ipp"
+#include "belay/train/launch_plan.ipp"
+#include "belay/train/norm_table.ipp"
+#include "belay/train/plan.ipp"
+#include "belay/train/plan_table.ipp"
+#include "belay/train/run_memory.ipp"
+#include "belay/train/safetensors/file_agreement.ipp"
+#include "belay/train/safetensors/folder.ipp"
+#include "belay/train/safetensors/header.ipp"
+#include "belay/train/safetensors/scanner.ipp"
+#include "belay/train/stage_names.ipp"
+#include "belay/train/stop_request.ipp"
 #endif

@@ -50,12 +50,26 @@ struct handle_calls {
     return leases.bytes_of(memory.kept) + leases.bytes_of(memory.remembered);
   }
   /// Ends the obligation of a handle and frees its memory, or that of its notes, unless the step has ended, which has
-  /// reclaimed everything. `release` frees alone.
+  /// reclaimed everything. `release` frees alone. They are short,
+  /// and inlined.
   static void settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, invocation_memory& memory,
-                     where at);
+                     where at) {
+    engine.obligations().close(obligation, at);
+    obligation = {};
+    release(engine, epoch, memory);
+  }
   static void settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch, weight_note_list& notes,
-                           where at);
-  static void release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept;
+                           where at) {
+    engine.obligations().close(obligation, at);
+    obligation = {};
+    if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return notes.forget();
+    notes.drop(engine.notes());
+  }
+  static void release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept {
+    if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return;
+    engine.activations().release(memory.kept);
+    engine.activations().release(memory.remembered);
+  }
 };
 
 template <class Engine>
@@ -106,33 +120,16 @@ bool handle_calls<Engine>::run_noting(Engine& engine, const invocation& call, in
 
 template <class Engine>
 void handle_calls<Engine>::run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
-  invocation_memory none;
-  const auto all = [&](frame<Engine>& view) { view.run_notes(notes); };
-  run_half(engine, call, layer_call::weight_gradient, none, all, at);
-}
-
-template <class Engine>
-void handle_calls<Engine>::settle(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
-                                  invocation_memory& memory, where at) {
-  engine.obligations().close(obligation, at);
-  obligation = {};
-  release(engine, epoch, memory);
-}
-
-template <class Engine>
-void handle_calls<Engine>::settle_noted(Engine& engine, obligation_id& obligation, std::uint64_t& epoch,
-                                        weight_note_list& notes, where at) {
-  engine.obligations().close(obligation, at);
-  obligation = {};
-  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return notes.forget();
-  notes.drop(engine.notes());
-}
-
-template <class Engine>
-void handle_calls<Engine>::release(Engine& engine, std::uint64_t& epoch, invocation_memory& memory) noexcept {
-  if (std::exchange(epoch, used_up_epoch) != engine.epoch()) return;
-  engine.activations().release(memory.kept);
-  engine.activations().release(memory.remembered);
+  const mark under_way{engine.watch(), call.now(layer_call::weight_gradient)};
+  if (notes.empty()) return;
+  contribution_list contributions;
+  call.run(layer_call::weight_gradient, [&] {
+    invocation_memory none;
+    frame<Engine> view{engine, call, frame_mode::owing, none};
+    view.begin_backward(contributions);
+    view.run_notes(notes);
+  });
+  if (!contributions.empty()) contributions.contribute(call.micro_batch, engine.compute().record(), at);
 }
 
 #if defined(BELAY_SEPARATE_COMPILATION)

@@ -47,7 +47,9 @@ class wire_counts {
       std::vector<std::size_t> counts = bucket.counts;
       for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
         counts.push_back(even_part(bucket.count, ranks, r).count);
-      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
+      std::size_t largest = 0;
+      for (const std::size_t count : counts) largest = greater_of(largest, count);
+      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * largest);
       received_.emplace_back(ranks,
                              counts[static_cast<std::size_t>(layout_rank(replica_groups[bucket.replica_group].group))]);
       sent_.push_back(std::move(counts));

@@ -5,8 +5,8 @@
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,7 +71,9 @@ class update_observers {
     return out;
   }
   [[nodiscard]] bool has(const update_observer& observer) const noexcept {
-    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
+    for (const observer_in_turn& each : all_)
+      if (each.observer == &observer) return true;
+    return false;
   }
 
   /// A hash of what an optimizer was last applied with, and that of all.
@@ -85,9 +87,13 @@ class update_observers {
     observer_turn turn;
   };
 
+  // Loops, here and below: <ranges> costs each reader of the header more than all else in it.
   void remove(const update_observer& observer) noexcept {
-    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
-    if (found != all_.end()) all_.erase(found);
+    for (auto each = all_.begin(); each != all_.end(); ++each)
+      if (each->observer == &observer) {
+        all_.erase(each);
+        return;
+      }
   }
 
   std::vector<observer_in_turn> all_;  // by turn
@@ -124,7 +130,8 @@ class [[nodiscard]] update_observation {
 inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
   if (turn == observer_turn::moves_state && last(turn) != nullptr)
     throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
+  auto after = all_.end();
+  while (after != all_.begin() && turn < std::prev(after)->turn) --after;
   all_.insert(after, {&observer, turn});
   return {*this, observer};
 }
