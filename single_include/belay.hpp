@@ -16795,6 +16795,13 @@ struct bucket_reductions {
     return greater_of(counts.size() * ((longest * sizeof(T) + 15) / 16 * 16), gathered);
   }
 
+  /// The order of a bucket's reduction, which tells a rehearsal those bytes. A run does not read them, and its ranks do
+  /// not count them over all ranks.
+  template <class Group>
+  [[nodiscard]] start_order told(const Group& group, std::size_t number, const start_order& how) const {
+    return is_rehearsed(group) ? how.giving(wire_bytes(number)) : how;
+  }
+
   bucket_layout layout;
   gradient_checksums checksums;
   wire_counts wire;
@@ -16857,7 +16864,7 @@ struct bucket_reduction {
       static_assert(can_start_composite<Group, bucket_reduction>,
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
-      return group.start_composite(operation::all_reduce, *this, how.giving(with->wire_bytes(number)));
+      return group.start_composite(operation::all_reduce, *this, with->told(group, number, how));
     } else if constexpr (works_on_device<Group>) {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
@@ -16923,7 +16930,7 @@ struct shard_reduction {
   template <class Group>
     requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    return group.start_composite(operation::reduce_scatter_v, *this, order.giving(with->wire_bytes(number)));
+    return group.start_composite(operation::reduce_scatter_v, *this, with->told(group, number, order));
   }
   template <class Calls>
   void operator()(const Calls& group) const {
@@ -42245,10 +42252,13 @@ pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32
   }
   const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
   std::uint64_t place = 0;
-  if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
+  start_order how = order.keeping(b.kept);
+  if (!is_rehearsed(*b.group))
+    place = executed_.count(into.group);
+  else if (!b.counts.empty())  // what no run reads
+    how = how.giving(*std::max_element(b.counts.begin(), b.counts.end()) * sizeof(T));
   const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-  const std::size_t longest = b.counts.empty() ? 0 : *std::max_element(b.counts.begin(), b.counts.end());
-  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept).giving(longest * sizeof(T)));
+  return b.group->start_composite(operation::all_gather_v, work, how);
 }
 
 template <class T, class Group>
