@@ -3,8 +3,8 @@
 # conan create . -s compiler.cppstd=20 -tf packaging/conan/test_package
 # Needs nothing from a remote: Belay requires the standard library and threads. With -o belay/*:with_mpi=True it also
 # holds the MPI backend, whose users have an MPI of their machine: one from a remote would not be the one of mpirun.
-# with_cuda and with_nccl check that this machine has what belay::cuda and belay::nccl are linked with; the package is
-# the same.
+# with_cuda, with_nccl and with_cudnn check that this machine has what belay::cuda, belay::nccl and belay::cudnn are
+# linked with; the package is the same.
 import os
 import re
 import shutil
@@ -25,8 +25,13 @@ class BelayConan(ConanFile):
     topics = ("llm", "training", "parallelism", "headers")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"with_mpi": [True, False], "with_cuda": [True, False], "with_nccl": [True, False]}
-    default_options = {"with_mpi": False, "with_cuda": False, "with_nccl": False}
+    options = {
+        "with_mpi": [True, False],
+        "with_cuda": [True, False],
+        "with_nccl": [True, False],
+        "with_cudnn": [True, False],
+    }
+    default_options = {"with_mpi": False, "with_cuda": False, "with_nccl": False, "with_cudnn": False}
     exports_sources = "include/*", "cmake/*", "CMakeLists.txt", "LICENSE"
     no_copy_source = True
 
@@ -37,14 +42,17 @@ class BelayConan(ConanFile):
 
     def validate(self):
         check_min_cppstd(self, 20)
-        if self.options.with_cuda or self.options.with_nccl:
+        if self.options.with_cuda or self.options.with_nccl or self.options.with_cudnn:
             self._expect_header("with_cuda", "cuda_runtime.h", "a CUDA toolkit (CUDA_HOME says where)")
         if self.options.with_nccl:
             self._expect_header("with_nccl", "nccl.h", "NCCL 2.28.9 or later (NCCL_ROOT says where)")
+        if self.options.with_cudnn:
+            self._expect_header("with_cudnn", "cudnn_backend.h", "cuDNN 9 (cuDNN_ROOT says where)")
 
     def _expect_header(self, option, header, what):
         nvcc = shutil.which("nvcc")
-        roots = [os.environ.get(name) for name in ("NCCL_ROOT", "CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH")]
+        named = ("NCCL_ROOT", "cuDNN_ROOT", "CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH")
+        roots = [os.environ.get(name) for name in named]
         roots += [os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))] if nvcc else []
         roots += ["/usr/local/cuda", "/usr/local", "/usr"]
         if not any(os.path.exists(os.path.join(root, "include", header)) for root in roots if root):
@@ -69,6 +77,7 @@ class BelayConan(ConanFile):
         self.info.settings.clear()  # one package for all machines; with and without the MPI backend are two
         del self.info.options.with_cuda
         del self.info.options.with_nccl
+        del self.info.options.with_cudnn
 
     def package_info(self):
         # Consumers find the project's own package file, with belay_check_backward in it.

@@ -14404,6 +14404,14 @@ template <class Term>
 concept column_term = requires(const Term& term, std::size_t row, std::size_t column) {
   { term(row, column) } -> real;
 };
+/// One that makes those of some consecutive columns of a row at once: `pack(row, column)` gives a `pack_of` those of
+/// [column, column + `columns_of_pack`), where `packs()` says that its arrays are aligned for that in every row.
+template <class Term>
+concept packed_column_term = column_term<Term> && requires(const Term& term, std::size_t row, std::size_t column) {
+  { Term::columns_of_pack } -> std::convertible_to<std::size_t>;
+  { term.packs() } -> std::same_as<bool>;
+  term.pack(row, column);
+};
 
 /// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
 template <column_term Term, real Sum>
@@ -14437,7 +14445,22 @@ struct column_sums {
         for (std::size_t j = 0; j < count; ++j) part[j] += static_cast<Sum>(term(row, first + j));
       for (std::size_t j = 0; j < count; ++j) take(j, part[j]);
     } else {
-      for (std::size_t j = team.lane; j < count; j += Team::lanes) {
+      std::size_t whole = 0;
+      if constexpr (packed_column_term<Term>) {  // half a warp has those of a block: as many bytes are under way
+        constexpr std::size_t pack = Term::columns_of_pack;
+        if (by_packs(team, count >= pack && first % pack == 0 && term.packs())) {
+          whole = count - count % pack;
+          for (std::size_t j = team.lane * pack; j < whole; j += Team::lanes * pack) {
+            pack_of<Sum, pack> part = {};
+            for (std::size_t row = begin; row < end; ++row) {
+              const auto terms = term.pack(row, first + j);
+              run_pack<pack>([&](std::size_t e) { part.of[e] += static_cast<Sum>(terms.of[e]); });
+            }
+            run_pack<pack>([&](std::size_t e) { take(j + e, part.of[e]); });
+          }
+        }
+      }
+      for (std::size_t j = whole + team.lane; j < count; j += Team::lanes) {
         Sum part = 0;
         for (std::size_t row = begin; row < end; ++row) part += static_cast<Sum>(term(row, first + j));
         take(j, part);
@@ -15055,6 +15078,20 @@ struct rms_norm_weight_term {
     const std::size_t i = row * width + column;
     return widened(dout[i]) * (widened(in[i]) * inverse[row]);
   }
+
+  static constexpr std::size_t columns_of_pack = pack_size<T, Outer>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return width % columns_of_pack == 0 && are_packs<columns_of_pack>(in, dout);
+  }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t row, std::size_t column) const noexcept {
+    const std::size_t i = row * width + column;
+    const auto of_in = load_pack<columns_of_pack>(in, i);
+    const auto of_dout = load_pack<columns_of_pack>(dout, i);
+    pack_of<compute_type_t<T>, columns_of_pack> out;
+    run_pack<columns_of_pack>(
+        [&](std::size_t e) { out.of[e] = widened(of_dout.of[e]) * (widened(of_in.of[e]) * inverse[row]); });
+    return out;
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI::kernel
@@ -15124,8 +15161,8 @@ struct rotated_pairs {
     pack_of<Out, indices_of_pack> to_low, to_high;
     run_pack<indices_of_pack>(
         rotated_pair<T, Out>{low.of, high.of, to_low.of, to_high.of, cosine.of, sine.of, pair.sign});
-    store_pack(to_low, pair.to_low, j);
-    store_pack(to_high, pair.to_high, j);
+    store_global_pack(to_low, pair.to_low, j);
+    store_global_pack(to_high, pair.to_high, j);
   }
 
   [[nodiscard]] BELAY_HD constexpr std::size_t half() const noexcept { return head_size / 2; }
@@ -17118,6 +17155,13 @@ struct bucket_reductions {
     return greater_of(counts.size() * ((longest * sizeof(T) + 15) / 16 * 16), gathered);
   }
 
+  /// The order of a bucket's reduction, which tells a rehearsal those bytes. A run does not read them, and its ranks do
+  /// not count them over all ranks.
+  template <class Group>
+  [[nodiscard]] start_order told(const Group& group, std::size_t number, const start_order& how) const {
+    return is_rehearsed(group) ? how.giving(wire_bytes(number)) : how;
+  }
+
   bucket_layout layout;
   gradient_checksums checksums;
   wire_counts wire;
@@ -17180,7 +17224,7 @@ struct bucket_reduction {
       static_assert(can_start_composite<Group, bucket_reduction>,
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
-      return group.start_composite(operation::all_reduce, *this, how.giving(with->wire_bytes(number)));
+      return group.start_composite(operation::all_reduce, *this, with->told(group, number, how));
     } else if constexpr (works_on_device<Group>) {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
@@ -17246,7 +17290,7 @@ struct shard_reduction {
   template <class Group>
     requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    return group.start_composite(operation::reduce_scatter_v, *this, order.giving(with->wire_bytes(number)));
+    return group.start_composite(operation::reduce_scatter_v, *this, with->told(group, number, order));
   }
   template <class Calls>
   void operator()(const Calls& group) const {
@@ -43426,10 +43470,13 @@ pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32
   }
   const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
   std::uint64_t place = 0;
-  if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
+  start_order how = order.keeping(b.kept);
+  if (!is_rehearsed(*b.group))
+    place = executed_.count(into.group);
+  else if (!b.counts.empty())  // what no run reads
+    how = how.giving(*std::max_element(b.counts.begin(), b.counts.end()) * sizeof(T));
   const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-  const std::size_t longest = b.counts.empty() ? 0 : *std::max_element(b.counts.begin(), b.counts.end());
-  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept).giving(longest * sizeof(T)));
+  return b.group->start_composite(operation::all_gather_v, work, how);
 }
 
 template <class T, class Group>

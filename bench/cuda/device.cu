@@ -27,6 +27,8 @@
 #include "cuda/dense_products.cuh"
 #include "cuda/experts.cuh"
 #include "cuda/figures.hpp"
+#include "cuda/rows.cuh"
+#include "cuda/shared_collectives.cuh"
 #if defined(BELAY_BENCH_CUDNN)
 #include "belay/backend/cuda/cudnn_attention.cuh"
 #endif
@@ -354,6 +356,7 @@ int main(int argc, char** argv) try {
     kit.use_workspace({workspace.data(), workspace.size_bytes()});
     memory(gpu, kit, how, out);
     optimizer(gpu, kit, how, out);
+    bench::measure_rows(gpu, kit, how.rounds, how.most / 4, out);
     pinned(gpu, how, out);
     products<float>("fp32", gpu, kit, how, out);
     products<belay::bf16>("bf16", gpu, kit, how, out);
@@ -369,6 +372,7 @@ int main(int argc, char** argv) try {
     launches(kit, workspace, how, out);
   }
   bookkeeping(how, out);
+  bench::measure_shared_collectives(how.rounds, how.most / 16, out);
   if (json != nullptr) {
     std::FILE* const file = std::fopen(json, "w");
     const bool whole = file != nullptr && std::fputs(out.json(about).c_str(), file) >= 0;

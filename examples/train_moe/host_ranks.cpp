@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "belay/backend/cuda/communication_memory.hpp"
+#include "belay/backend/nccl/communication_memory.hpp"
 #include "train_moe/missing_trainer.hpp"
 
 namespace train_moe {
@@ -30,6 +32,20 @@ constexpr bool is_built(std::string_view name) {
   std::string built(built_trainers);
   std::replace(built.begin(), built.end(), ',', ';');
   throw missing_trainer(flag, std::string(name), built);
+}
+
+// The world that will run gives the same, but is made where the plan fits, and where there are devices.
+belay::estimated_communication communication_of(const command_line& line, const belay::rehearsal_result& planned) {
+  const int ranks = static_cast<int>(line.run.mesh.ranks());
+  switch (computes_on_of(line)) {
+    case belay::computes_on::host: return {};
+    case belay::computes_on::device:
+      return {belay::cuda::communication_memory{}.bytes_of_rank(ranks, planned.calls), belay::shared_communication_row};
+    case belay::computes_on::own_device:
+      return {belay::nccl::world_options{}.bytes_of_rank(ranks, planned.meshes, planned.calls,
+                                                         belay::nccl::sums::fixed_order)};
+  }
+  return {};
 }
 
 }  // namespace
@@ -58,8 +74,10 @@ void run_rank(prepared_run& prepared, belay::rank& rank, belay::run& run) {
 
 belay::rehearsal_result rehearsed(prepared_run& rest) {
   const auto body = [&](belay::rank& rank, belay::run& run) { run_rank(rest, rank, run); };
-  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body, computes_on_of(rest.line),
-                         launch_options_of(rest.line.run));
+  belay::rehearsal_result out = belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body,
+                                                computes_on_of(rest.line), launch_options_of(rest.line.run));
+  out.communication = communication_of(rest.line, out);
+  return out;
 }
 
 }  // namespace train_moe

@@ -29,7 +29,7 @@ void run_rank(prepared_run& prepared, belay::rank& rank, belay::run& run);
   return own ? belay::computes_on::own_device : belay::computes_on::device;
 }
 
-/// The plan of what all ranks will do. Throws missing_trainer.
+/// The plan of what all ranks will do, and of what those on GPUs will communicate over. Throws missing_trainer.
 [[nodiscard]] belay::rehearsal_result rehearsed(prepared_run& rest);
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.

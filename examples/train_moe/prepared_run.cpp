@@ -201,6 +201,11 @@ belay::rehearsal_result plan_of(prepared_run::rehearsal_of rehearse, prepared_ru
   return {};
 }
 
+// With the row of what its ranks communicate over, as budgets count it.
+belay::rehearsal_result with_communication(const belay::rehearsal_result& plan) {
+  return priced(plan, plan.communication);
+}
+
 // Of tables that could be chosen the shortest of which the plan fits; where none does, that which lacks least.
 belay::rehearsal_result plan_of_choice(prepared_run::rehearsal_of rehearse, prepared_run& rest, command_line& given) {
   schedule_choice& choice = given.choice;
@@ -211,7 +216,7 @@ belay::rehearsal_result plan_of_choice(prepared_run::rehearsal_of rehearse, prep
   for (std::size_t number = first; number < choice.tables.size(); ++number) {
     choice.take(number, given.run);
     belay::rehearsal_result plan = plan_of(rehearse, rest);
-    const auto missing = plan.plan.shortage(given.run.budget);
+    const auto missing = with_communication(plan).plan.shortage(given.run.budget);
     if (!missing) return plan;
     if (missing->needed_bytes - missing->budget_bytes < least)
       nearest = number, least = missing->needed_bytes - missing->budget_bytes;
@@ -228,18 +233,19 @@ belay::rehearsal_result plan_of_choice(prepared_run::rehearsal_of rehearse, prep
 belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehearsal_of rehearse, prepared_run& rest,
                                 options& run) {
   const options given = run;
+  const belay::rehearsal_result whole = with_communication(plan);
   belay::launch_options how = launch_options_of(given);
   how.advice = [&](belay::tier of) {
     const auto with = [&](const options& changed) {
       run = changed;
-      return rehearse(rest);
+      return with_communication(rehearse(rest));
     };
-    std::vector<std::string> lines{propose_offload(given, plan.plan, with).text()};
-    for (std::string& line : rehearsed_advice(of, given, plan.plan, with)) lines.push_back(std::move(line));
+    std::vector<std::string> lines{propose_offload(given, whole.plan, with).text()};
+    for (std::string& line : rehearsed_advice(of, given, whole.plan, with)) lines.push_back(std::move(line));
     run = given;
     return lines;
   };
-  expect_fits(plan, how, 1, belay::where{});
+  expect_fits(whole, how, 1, belay::where{});
   return plan;
 }
 
@@ -254,7 +260,7 @@ std::string schedule_text(const options& run) {
 
 std::string plan_text(const command_line& line, const belay::rehearsal_result& plan) {
   return schedule_text(line.run) + plan.text(launch_options_of(line.run)) +
-         propose_offload(line.run, plan.plan, {}).text() + "\n";
+         propose_offload(line.run, with_communication(plan).plan, {}).text() + "\n";
 }
 
 // The plan before any device is asked. Threads that turn out to have a device each are planned anew, as such.
@@ -344,18 +350,21 @@ void prepared_run::finish(const summary& end) {
   // Costs are of stages that are cut evenly.
   std::optional<std::string> measured;
   if (line.run.stage_layers.empty()) measured = printer.measured();
-  const nlohmann::ordered_json last{{"summary", true},
-                                    {"steps", end.steps},
-                                    {"final_loss", or_null(end.final_loss)},
-                                    {"eval_loss", or_null(end.eval_loss)},
-                                    {"tokens_per_s", or_null(end.tokens_per_s)},
-                                    {"resumed_from", or_null(end.resumed_from)},
-                                    {"stopped", end.stopped},
-                                    {"tier_file", or_null(tier_file)},
-                                    {"schedule_choice", json_of(line.choice)},
-                                    {"pairs", overlapped_pairs(line.run, schedule_of(line.run))},
-                                    {"measured_costs", or_null(measured)},
-                                    {"config", config_of(line)}};
+  const nlohmann::ordered_json last{
+      {"summary", true},
+      {"steps", end.steps},
+      {"final_loss", or_null(end.final_loss)},
+      {"eval_loss", or_null(end.eval_loss)},
+      {"tokens_per_s", or_null(end.tokens_per_s)},
+      {"resumed_from", or_null(end.resumed_from)},
+      {"stopped", end.stopped},
+      {"tier_file", or_null(tier_file)},
+      {"schedule_choice", json_of(line.choice)},
+      {"pairs", overlapped_pairs(line.run, schedule_of(line.run))},
+      {"communication_bytes",
+       plan.communication.bytes > 0 ? nlohmann::ordered_json(plan.communication.bytes) : nlohmann::ordered_json()},
+      {"measured_costs", or_null(measured)},
+      {"config", config_of(line)}};
   printer.write_json(last.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   printer.write_events([&](belay::event_file& events) {
     if (end.eval_loss) events.scalar("eval_loss", *end.eval_loss);

@@ -81,6 +81,13 @@ set(flags --mesh pp=1 --budget device=1MiB)
 plans(3 "the plan is over its budget")
 set(flags --mesh pp=1 --print-plan)
 plans(4 "total .*rehearsed on the host.*\\|train_moe: [^|\n]*without CUDA[^\n]*\n$")
+# What ranks communicate over is a row of its own, which budgets count: without it each leases less than 60 MiB.
+set(flags --mesh pp=1 --print-plan)
+plans(4 "device  communication +65536\n")
+set(flags --mesh dp=2 --budget device=64MiB)
+plans(3 "device  communication +1[0-9]+ +1[0-9]+\n")
+set(flags --mesh dp=2 --devices own --print-plan)
+plans(4 "device  communication, estimated +[0-9]+ +[0-9]+\n")
 # Of ranks that mpirun has started the first of a machine tells.
 set(flags --mesh dp=2 --backend mpi)
 set(launcher OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2)

@@ -447,6 +447,14 @@ template <class Term>
 concept column_term = requires(const Term& term, std::size_t row, std::size_t column) {
   { term(row, column) } -> real;
 };
+/// One that makes those of some consecutive columns of a row at once: `pack(row, column)` gives a `pack_of` those of
+/// [column, column + `columns_of_pack`), where `packs()` says that its arrays are aligned for that in every row.
+template <class Term>
+concept packed_column_term = column_term<Term> && requires(const Term& term, std::size_t row, std::size_t column) {
+  { Term::columns_of_pack } -> std::convertible_to<std::size_t>;
+  { term.packs() } -> std::same_as<bool>;
+  term.pack(row, column);
+};
 
 /// sums[j] += the sum over rows of term(row, j). An index is a block of columns.
 template <column_term Term, real Sum>
@@ -480,7 +488,22 @@ struct column_sums {
         for (std::size_t j = 0; j < count; ++j) part[j] += static_cast<Sum>(term(row, first + j));
       for (std::size_t j = 0; j < count; ++j) take(j, part[j]);
     } else {
-      for (std::size_t j = team.lane; j < count; j += Team::lanes) {
+      std::size_t whole = 0;
+      if constexpr (packed_column_term<Term>) {  // half a warp has those of a block: as many bytes are under way
+        constexpr std::size_t pack = Term::columns_of_pack;
+        if (by_packs(team, count >= pack && first % pack == 0 && term.packs())) {
+          whole = count - count % pack;
+          for (std::size_t j = team.lane * pack; j < whole; j += Team::lanes * pack) {
+            pack_of<Sum, pack> part = {};
+            for (std::size_t row = begin; row < end; ++row) {
+              const auto terms = term.pack(row, first + j);
+              run_pack<pack>([&](std::size_t e) { part.of[e] += static_cast<Sum>(terms.of[e]); });
+            }
+            run_pack<pack>([&](std::size_t e) { take(j + e, part.of[e]); });
+          }
+        }
+      }
+      for (std::size_t j = whole + team.lane; j < count; j += Team::lanes) {
         Sum part = 0;
         for (std::size_t row = begin; row < end; ++row) part += static_cast<Sum>(term(row, first + j));
         take(j, part);

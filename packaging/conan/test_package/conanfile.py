@@ -19,8 +19,9 @@ class BelayTest(ConanFile):
     def generate(self):
         toolchain = CMakeToolchain(self)
         toolchain.cache_variables["with_mpi"] = self._with("mpi")
-        toolchain.cache_variables["with_cuda"] = self._with("cuda") or self._with("nccl")
+        toolchain.cache_variables["with_cuda"] = self._with("cuda") or self._with("nccl") or self._with("cudnn")
         toolchain.cache_variables["with_nccl"] = self._with("nccl")
+        toolchain.cache_variables["with_cudnn"] = self._with("cudnn")
         toolchain.generate()
 
     def build(self):

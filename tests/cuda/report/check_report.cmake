@@ -5,7 +5,7 @@
 # spilled and no stack frame, at most `most` registers, and in what moves arrays by packs 128-bit accesses of global
 # memory and none of an address space that is not known; in what computes by tensor cores copies of 16 bytes, no narrow
 # accesses, and in tiles of products many products for what is loaded for them; in attention in fp32 few loads of memory
-# of the block.
+# of the block. Of kernels with bf16 the form for packs alone is compiled too: it has no access of less than 32 bits.
 set(most 168)
 set(most_of_two_gradients 240)  # a lane has sums of both, of 128 columns: two blocks of 128 lanes on a multiprocessor
 file(MAKE_DIRECTORY ${work})
@@ -22,7 +22,7 @@ endif()
 
 # name_of(entry out): "run_rows adamw_of_ranges" of a mangled name.
 function(name_of entry out)
-  string(REGEX MATCH "run_(packs|rows|long_rows|blocks|indices)" how ${entry})
+  string(REGEX MATCH "run_(packs|whole_packs|rows|packed_rows|long_rows|blocks|indices)" how ${entry})
   string(REGEX REPLACE "^.*${how}I" "" rest ${entry})
   string(REGEX MATCHALL "[0-9]+[a-z_]+[a-z]" words ${rest})
   set(found "")
@@ -38,6 +38,7 @@ endfunction()
 set(wrong "")
 set(count 0)
 set(sum_kernels 0)
+set(packed_kernels 0)
 string(REGEX MATCHALL "Compiling entry function '[^']+'[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*Used [0-9]+ registers" entries "${told}")
 string(REPLACE "[" "(" entries "${entries}")
 foreach(each IN LISTS entries)
@@ -89,6 +90,22 @@ function(check_products name part)
   set(wrong "${wrong}" PARENT_SCOPE)
 endfunction()
 
+# check_packed(name part): the packed form of a kernel that has bf16 has no access of 8 or 16 bits. A cross-entropy looks
+# at the logit of a row's target, and writes its gradient, by themselves.
+function(check_packed name part)
+  string(REGEX MATCHALL "[ \t](ld|st)\\.(global\\.([a-z]+\\.)*)?[bfsu](8|16)[ \t][^\n]*" narrow "${part}")
+  if(name MATCHES " cross_entropy_rows$")
+    set(alone "^[ \t]ld\\.global\\.[.a-z]*u16[^;]*;[ \t]st\\.global\\.u16[^;]*$")
+    if("${narrow}" MATCHES "${alone}")
+      set(narrow "")
+    endif()
+  endif()
+  foreach(access IN LISTS narrow)
+    string(APPEND wrong "\n  ${name}: an access of less than 32 bits in the form for packs:${access}")
+  endforeach()
+  set(wrong "${wrong}" PARENT_SCOPE)
+endfunction()
+
 # check_sums(name part): accesses of 128 bits of global memory, and four multiplications with addition for each load of
 # memory of the block, wherever there are many between two barriers.
 function(check_sums name part)
@@ -123,9 +140,17 @@ endfunction()
 foreach(part IN LISTS parts)
   string(REGEX MATCH "^[A-Za-z0-9_]+" entry "${part}")
   name_of(${entry} name)
+  if(name MATCHES "^run_(packed_rows|whole_packs) ")
+    check_packed(${name} "${part}")
+    math(EXPR packed_kernels "${packed_kernels} + 1")
+    continue()
+  endif()
   if(entry MATCHES "attention_[a-z_]*tilesIf[A-Za-z0-9_]*tile_accessE0")
     check_sums(${name} "${part}")
     math(EXPR sum_kernels "${sum_kernels} + 1")
+  endif()
+  if(name MATCHES "column_sums|group_sums" AND NOT part MATCHES "ld\\.global\\.v4\\.f32")
+    string(APPEND wrong "\n  ${name}: no load of 128 bits")
   endif()
   if(name MATCHES "_fragments|grouped_(rows|stack)")
     set(forms mma.sync.aligned.m16n8k16 ldmatrix.sync.aligned.m8n8.x4 cp.async.cg.shared.global)
@@ -166,6 +191,9 @@ foreach(part IN LISTS parts)
 endforeach()
 if(NOT sum_kernels EQUAL 3)
   string(APPEND wrong "\n  ${sum_kernels} kernels of attention in fp32, and there are 3")
+endif()
+if(NOT packed_kernels EQUAL 17)
+  string(APPEND wrong "\n  ${packed_kernels} packed forms of kernels, and there are 17")
 endif()
 if(wrong)
   message(FATAL_ERROR "kernels are not compiled as they should be:${wrong}")

@@ -7,6 +7,9 @@
 //   fakes::form_counting_api api;
 //   ...                                      // a step over it
 //   CHECK(api.forms().of(fakes::kernel_form::general).empty());
+//
+// With `begins_only()` a kernel does its first indices alone, and blocks and products compute nothing: so a model of
+// any size is asked for its forms and calls, in memory that is hardly touched.
 #pragma once
 
 #include <array>
@@ -77,6 +80,11 @@ class form_counting_api : public device_api {
   using device_api::device_api;
 
   [[nodiscard]] kernel_forms& forms() noexcept { return forms_; }
+  void begins_only() noexcept { begins_only_ = true; }
+  /// Then as much as a GPU's has.
+  [[nodiscard]] std::size_t scratch_bytes() const noexcept {
+    return begins_only_ ? std::size_t{16} << 20 : device_api::scratch_bytes();
+  }
 
   template <class F>
   status_type each(stream_type on, std::size_t count, const F& f) {
@@ -84,14 +92,15 @@ class form_counting_api : public device_api {
       forms_.note<F>(belay::kernel::takes_packs(f, count) ? kernel_form::packed : kernel_form::general);
     else
       forms_.note<F>(kernel_form::only);
-    return device_api::each(on, count, f);
+    return device_api::each(on, begins_only_ && count > some_indices ? some_indices : count, f);
   }
   template <class G>
   status_type teams(stream_type on, std::size_t count, const G& g) {
-    return compute("teams", on, g, [count, g, forms = &forms_] {
+    const std::size_t some = begins_only_ && count > 1 ? 1 : count;
+    return compute("teams", on, g, [some, g, forms = &forms_] {
       std::array<bool, 2> took{};
-      fibers warp(fiber_warp::lanes, count);
-      for (std::size_t row = 0; row < count; ++row) warp.run([&](unsigned lane) { g(fiber_warp{lane, &took}, row); });
+      fibers warp(fiber_warp::lanes, some);
+      for (std::size_t row = 0; row < some; ++row) warp.run([&](unsigned lane) { g(fiber_warp{lane, &took}, row); });
       if (took[0]) forms->note<G>(kernel_form::packed);
       if (took[1]) forms->note<G>(kernel_form::general);
       if (!took[0] && !took[1]) forms->note<G>(kernel_form::only);
@@ -99,9 +108,18 @@ class form_counting_api : public device_api {
   }
   template <belay::grouped_call Call>
   status_type grouped(stream_type on, const Call& call, const belay::kernel::findings_note& found) {
-    noted_blocks by{&forms_};
+    noted_blocks by{this, on, {}};
     belay::cuda::queue_grouped<tensor_fibers>(by, call, found);
-    return device_api::grouped(on, call, found);
+    return begins_only_ ? by.got : device_api::grouped(on, call, found);
+  }
+  template <class C, class A, class B>
+  status_type product(stream_type on, const belay::product_call<C, A, B>& call) {
+    return begins_only_ ? begin("product", on, call) : device_api::product(on, call);
+  }
+  template <class C, class A>
+  requires(sizeof(A) == 2) status_type
+      product(stream_type on, const belay::product_call<C, A, A>& call, const algorithm_type& by) {
+    return begins_only_ ? begin("product", on, call) : device_api::product(on, call, by);
   }
   /// The kernels of it, whose lanes run in seeded orders.
   template <class Call>
@@ -116,12 +134,20 @@ class form_counting_api : public device_api {
   static constexpr kernel_form form_of =
       K::access == belay::cuda::tile_access::packed ? kernel_form::packed : kernel_form::general;
 
+  // What no block and no lane computes.
+  template <class Kernel>
+  status_type begin(const char* name, stream_type on, const Kernel& kernel) {
+    return compute(name, on, kernel, [] {});
+  }
+
   struct noted_blocks {
-    kernel_forms* forms;
+    form_counting_api* api;
+    stream_type on;
+    status_type got;
     template <class K>
-    bool blocks(const K&) const {
-      forms->template note<K>(form_of<K>);
-      return true;
+    bool blocks(const K& k) {
+      api->forms_.template note<K>(form_of<K>);
+      return !api->begins_only_ || succeeded(got = api->begin("blocks", on, k));
     }
   };
   struct run_blocks {
@@ -135,11 +161,15 @@ class form_counting_api : public device_api {
     template <class K>
     bool blocks(const K& k) {
       api->forms_.template note<K>(form_of<K>);
+      if (api->begins_only_) return succeeded(got = api->begin("blocks", on, k));
       return succeeded(got = api->compute("attention", on, [k] { for_each_block(k.blocks(), k, 0); }));
     }
   };
 
+  static constexpr std::size_t some_indices = std::size_t{1} << 14;
+
   kernel_forms forms_;
+  bool begins_only_ = false;
 };
 
 }  // namespace fakes

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -63,23 +61,6 @@ struct joining_host_kit : belay::host_kit<> {
   static constexpr bool joins_products = true;
 };
 
-// Calls that layers make of the device: kernels of this library, and calls of others.
-struct counted_calls final : belay::call_listener {
-  explicit counted_calls(const attending_api& of) : api(of) {}
-  void begin(const belay::call_under_way& now) noexcept override { layer = now.layer, before = api.calls().size(); }
-  void end() noexcept override {
-    if (!layer.starts_with("model.layers.")) return;
-    for (std::size_t i = before; i < api.calls().size(); ++i) {
-      const std::string& call = api.calls()[i];
-      ++(call == "product" || call == "sort" || call == "histogram" ? library_calls : launches);
-    }
-  }
-
-  const attending_api& api;
-  std::string_view layer;
-  std::size_t before = 0, launches = 0, library_calls = 0;
-};
-
 }  // namespace
 
 TEST_CASE("in bf16 a device multiplies by the matrices of queries, keys and values at once, and means the same") {
@@ -117,7 +98,7 @@ TEST_CASE("a layer in bf16 asks a device for 45 kernels and library calls at mos
       memory(gpu, activation_bytes), meter, belay::cuda::kit<attending_api>(gpu), belay::freed_memory::as_it_was);
   const memory workspace(gpu, engine.kit().workspace_bytes());
   engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
-  counted_calls calls(api);
+  one_layer_model::counted_calls<attending_api> calls(api);
   engine.watch().tell_calls(calls);
   static_cast<void>(one_step<belay::bf16>(engine, values, slots, staged));
   // With statistics of experts, and sums over columns in two steps.

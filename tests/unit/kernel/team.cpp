@@ -203,7 +203,7 @@ TEST_CASE("the targets of an evaluation are counted by all lanes") {
 
 TEST_CASE("sums of columns have the same bits from one thread, from warps, and from groups that are added afterwards") {
   for (const std::size_t rows : {1u, 63u, 64u, 65u, 200u})
-    for (const std::size_t width : {1u, 63u, 130u}) {
+    for (const std::size_t width : {1u, 63u, 128u, 130u, 132u}) {
       CAPTURE(rows);
       CAPTURE(width);
       const auto x = wave<float>(rows * width, 0), dy = wave<float>(rows * width, 1), inverse = wave<float>(rows, 2);

@@ -202,6 +202,23 @@ TEST_CASE_TEMPLATE("the trainer over devices has the bits of the host: meshes, Z
     CHECK((rows[k][devices] == 0 ? on_device<T>(run, how) : on_devices<T>(run, how)) == on_host<T>(run));
   }
 }
+TEST_CASE("a step of a rank waits for the device three times, however many micro-batches and parameters there are") {
+  const auto waits = [](options run, std::size_t micro_batches, std::size_t layers) {
+    run.micro_batches = micro_batches;
+    run.model.layers = layers;
+    const auto all = [&run](std::size_t steps) {
+      run.steps = steps;
+      fakes::forgetful_api api({fakes::work_order::late}, fakes::forgets::nothing);
+      static_cast<void>(on_device(run, api));
+      return std::count(api.calls().begin(), api.calls().end(), "await");
+    };
+    return all(5) - all(4);
+  };
+  const options run = small_run({}, belay::zero_stage::none);
+  for (const std::size_t micro_batches : {1U, 4U})
+    for (const std::size_t layers : {2U, 3U}) CHECK(waits(run, micro_batches, layers) <= 3);
+}
+
 TEST_CASE("in bf16 queries, keys and values are one product on a device, however their parameters are divided") {
   for (const belay::zero_stage zero : {belay::zero_stage::none, belay::zero_stage::optimizer_state,
                                        belay::zero_stage::gradients, belay::zero_stage::parameters}) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "belay/backend/cuda/communication_memory.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
@@ -64,7 +65,7 @@ template <device_api Api>
 class device_calls {
  public:
   /// Bytes of the device that it takes, and of the host for copies.
-  static constexpr std::size_t room = std::size_t{1} << 16, staged_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t room = bytes_of_calls, staged_bytes = std::size_t{1} << 20;
 
   device_calls(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
       : device_(&on),

@@ -5,18 +5,17 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/backend/cuda/communication_memory.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/kit.hpp"
@@ -24,44 +23,12 @@
 #include "belay/backend/cuda/shared_group.hpp"
 #include "belay/comm/rehearsal.hpp"
 #include "belay/core/bounds.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
-
-/// The sizes of the memory that a world's ranks communicate over.
-struct communication_memory {
-  /// Bytes that one rank gives its peers of a group at a time; larger operations take several rounds. A multiple of
-  /// 256. Unless said here they are a group's own: what the largest collective that is planned for it needs, as a power
-  /// of two, `least` to `most`; `least` of a group that no plan knows.
-  std::optional<std::size_t> slot_bytes = {};
-  /// Room for so many groups of all ranks. Groups that divide the ranks among them take the room of one.
-  std::size_t groups = 8;
-
-  static constexpr std::size_t least = std::size_t{1} << 20, most = std::size_t{1} << 24;
-
-  /// The slots of a group in whose largest collective a rank gives its peers so many bytes.
-  [[nodiscard]] std::size_t slot_for(std::size_t given) const noexcept {
-    return slot_bytes.value_or(std::bit_ceil(std::clamp(given, least, most)));
-  }
-  /// Bytes of the device, for all ranks: two slots a rank in each group that is planned, and in others, up to `groups`.
-  [[nodiscard]] std::size_t bytes(int ranks, const rehearsal::call_sizes& planned = {}) const noexcept {
-    const std::size_t all = static_cast<std::size_t>(ranks);
-    checked_size slot_memory;
-    std::size_t places = 0;  // ranks of all planned groups
-    for (const auto& each : planned.entries()) {
-      if (each.ranks < 2) continue;
-      const std::size_t members = each.members.empty() ? all : each.members.size();
-      slot_memory += checked_size(slot_for(each.bytes)) * members;
-      places += members;
-    }
-    if (places < groups * all) slot_memory += checked_size(slot_for(0)) * (groups * all - places);
-    return (slot_memory * 2).saturated();
-  }
-};
 
 template <device_api Api>
 class shared_device {
@@ -86,9 +53,7 @@ class shared_device {
   /// The bytes that each rank communicates with where those collectives are planned: its part of the arena, and what
   /// its calls work in.
   [[nodiscard]] std::size_t planned_bytes(const rehearsal::call_sizes& planned) const noexcept {
-    const int ranks = static_cast<int>(devices_.size());
-    const std::size_t arena = ranks == 1 ? 0 : sizes_.bytes(ranks, planned);
-    return arena / devices_.size() + device_calls<Api>::room;
+    return sizes_.bytes_of_rank(static_cast<int>(devices_.size()), planned);
   }
   /// The next run has an arena for the groups of a plan. Until then it is measured as taken, and its memory is free.
   void make_room_for(const rehearsal::call_sizes& planned) {

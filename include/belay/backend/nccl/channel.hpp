@@ -23,6 +23,7 @@
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/captured_operations.hpp"
+#include "belay/backend/nccl/communication_memory.hpp"
 #include "belay/backend/nccl/communicators.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/comm/abort_cause.hpp"
@@ -55,7 +56,7 @@ class channel final : public completion_source,
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = cuda::stream_state<Api>::events;
   /// Of the device, beside the workspace: a barrier's.
-  static constexpr std::size_t word_bytes = 16;
+  static constexpr std::size_t word_bytes = bytes_of_barrier;
   using duration = std::chrono::steady_clock::duration;
 
   channel(const cuda::device<Api>& on, const library<N>& lib, std::shared_ptr<const stream_watch> watch,

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 
 #include "belay/backend/cuda/reduced_slots.hpp"
 #include "belay/backend/nccl/channel.hpp"
+#include "belay/backend/nccl/communication_memory.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
@@ -321,10 +321,6 @@ class operations {
   int ranks_;
   where at_;
 };
-
-/// How reductions are added. `any`: as NCCL does, whose order depends on the machine. `fixed_order`: by Belay, in rank
-/// order, with the bits of every backend that sums so; each rank then moves and adds what it takes in that order.
-enum class sums : std::uint8_t { any, fixed_order };
 
 /// To say so where a world is made: `nccl::world(api, nccl, control, nccl::adds<nccl::sums::any>{})`.
 template <sums>

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -34,10 +33,10 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/nccl/channel.hpp"
+#include "belay/backend/nccl/communication_memory.hpp"
 #include "belay/backend/nccl/group.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/window.hpp"
-#include "belay/comm/axis.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
@@ -82,24 +81,6 @@ class watchdog {
   std::condition_variable changed_;
   bool ends_ = false;
   std::thread thread_;
-};
-
-/// How an NCCL rank is made.
-struct rank_options {
-  /// Memory of the device for sums in rank order and for an all_to_all in place: more rounds with less. Unless said
-  /// here it is what the largest reduction that is planned needs, as a power of two, `least_workspace` to
-  /// `most_workspace`; without a plan, or where NCCL adds, the least.
-  std::optional<std::size_t> workspace_bytes = {};
-  /// How often the watchdog looks.
-  std::chrono::steady_clock::duration watch_period = std::chrono::milliseconds(50);
-
-  /// Two exchanges and a kernel of a round take some 60 us beside what they move: 8 MiB in 40 us or so, 64 MiB in 340.
-  static constexpr std::size_t least_workspace = std::size_t{8} << 20, most_workspace = std::size_t{64} << 20;
-
-  /// The workspace of ranks in whose largest reduction in rank order each has so many bytes.
-  [[nodiscard]] std::size_t workspace_for(std::size_t reduced) const noexcept {
-    return workspace_bytes.value_or(std::bit_ceil(std::clamp(reduced, least_workspace, most_workspace)));
-  }
 };
 
 /// A rank that an NCCL rank can have beside it: it makes groups of any members, and has a watch for streams' waits.

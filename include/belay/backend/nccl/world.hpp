@@ -23,33 +23,21 @@
 #include <vector>
 
 #include "belay/backend/cuda/device.hpp"
-#include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
-#include "belay/backend/nccl/channel.hpp"
+#include "belay/backend/nccl/communication_memory.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/operations.hpp"
 #include "belay/backend/nccl/rank.hpp"
-#include "belay/comm/axis.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/rehearsal.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
-
-/// The options of a world: how its ranks are made, and, for plans, the bytes that communicators take, which NCCL does
-/// not say beforehand.
-struct world_options {
-  /// How ranks are made, and bytes of a device for the communicator of all ranks, and for each group beside it.
-  rank_options ranks = {};
-  std::size_t parent_bytes = std::size_t{640} << 20;
-  std::size_t group_bytes = std::size_t{16} << 20;
-};
 
 /// `run(body)` calls `body(rank&)` for each rank, as `Control` does, with the rank's device opened, and ends its
 /// communicators. The Api outlives it, and it all that bodies make of their ranks' devices. `N` is copied for each
@@ -133,14 +121,7 @@ class world {
   /// at launch, and the workspace is that of the largest reduction. An estimate; the true number is measured there.
   [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups,
                                                 const rehearsal::call_sizes& calls = {}) const noexcept {
-    checked_size all = workspace_for(calls) + channel<Api, N>::word_bytes + cuda::device_calls<Api>::room;
-    if (size() == 1) return all.saturated();
-    all += options_.parent_bytes;
-    std::size_t made = 1;  // of all ranks
-    for (const auto& each : groups.entries())
-      for (const axis which : all_axes) made += each.asked.has(which) ? 1U : 0U;
-    all += checked_size(options_.group_bytes) * made;
-    return all.saturated();
+    return options_.bytes_of_rank(size(), groups, calls, Sums);
   }
   /// Ranks of later runs have the workspace that those collectives need.
   void make_room_for(const rehearsal::call_sizes& planned, where = where::current()) const {
@@ -149,7 +130,7 @@ class world {
 
  private:
   [[nodiscard]] std::size_t workspace_for(const rehearsal::call_sizes& planned) const noexcept {
-    return options_.ranks.workspace_for(sums_in_rank_order && size() > 1 ? planned.largest_reduced() : 0);
+    return options_.workspace_for(size(), planned, Sums);
   }
 
   struct world_state {

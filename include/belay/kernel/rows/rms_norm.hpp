@@ -187,6 +187,20 @@ struct rms_norm_weight_term {
     const std::size_t i = row * width + column;
     return widened(dout[i]) * (widened(in[i]) * inverse[row]);
   }
+
+  static constexpr std::size_t columns_of_pack = pack_size<T, Outer>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept {
+    return width % columns_of_pack == 0 && are_packs<columns_of_pack>(in, dout);
+  }
+  [[nodiscard]] BELAY_HD auto pack(std::size_t row, std::size_t column) const noexcept {
+    const std::size_t i = row * width + column;
+    const auto of_in = load_pack<columns_of_pack>(in, i);
+    const auto of_dout = load_pack<columns_of_pack>(dout, i);
+    pack_of<compute_type_t<T>, columns_of_pack> out;
+    run_pack<columns_of_pack>(
+        [&](std::size_t e) { out.of[e] = widened(of_dout.of[e]) * (widened(of_in.of[e]) * inverse[row]); });
+    return out;
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI::kernel

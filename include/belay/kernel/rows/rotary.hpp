@@ -73,8 +73,8 @@ struct rotated_pairs {
     pack_of<Out, indices_of_pack> to_low, to_high;
     run_pack<indices_of_pack>(
         rotated_pair<T, Out>{low.of, high.of, to_low.of, to_high.of, cosine.of, sine.of, pair.sign});
-    store_pack(to_low, pair.to_low, j);
-    store_pack(to_high, pair.to_high, j);
+    store_global_pack(to_low, pair.to_low, j);
+    store_global_pack(to_high, pair.to_high, j);
   }
 
   [[nodiscard]] BELAY_HD constexpr std::size_t half() const noexcept { return head_size / 2; }

@@ -141,6 +141,13 @@ struct bucket_reductions {
     return greater_of(counts.size() * ((longest * sizeof(T) + 15) / 16 * 16), gathered);
   }
 
+  /// The order of a bucket's reduction, which tells a rehearsal those bytes. A run does not read them, and its ranks do
+  /// not count them over all ranks.
+  template <class Group>
+  [[nodiscard]] start_order told(const Group& group, std::size_t number, const start_order& how) const {
+    return is_rehearsed(group) ? how.giving(wire_bytes(number)) : how;
+  }
+
   bucket_layout layout;
   gradient_checksums checksums;
   wire_counts wire;
@@ -203,7 +210,7 @@ struct bucket_reduction {
       static_assert(can_start_composite<Group, bucket_reduction>,
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
-      return group.start_composite(operation::all_reduce, *this, how.giving(with->wire_bytes(number)));
+      return group.start_composite(operation::all_reduce, *this, with->told(group, number, how));
     } else if constexpr (works_on_device<Group>) {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
@@ -269,7 +276,7 @@ struct shard_reduction {
   template <class Group>
     requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
-    return group.start_composite(operation::reduce_scatter_v, *this, order.giving(with->wire_bytes(number)));
+    return group.start_composite(operation::reduce_scatter_v, *this, with->told(group, number, order));
   }
   template <class Calls>
   void operator()(const Calls& group) const {

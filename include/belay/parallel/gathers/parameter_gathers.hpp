@@ -393,10 +393,13 @@ pending parameter_gathers<T, Group>::gather(const gather_slot& into, std::uint32
   }
   const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
   std::uint64_t place = 0;
-  if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
+  start_order how = order.keeping(b.kept);
+  if (!is_rehearsed(*b.group))
+    place = executed_.count(into.group);
+  else if (!b.counts.empty())  // what no run reads
+    how = how.giving(*std::max_element(b.counts.begin(), b.counts.end()) * sizeof(T));
   const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
-  const std::size_t longest = b.counts.empty() ? 0 : *std::max_element(b.counts.begin(), b.counts.end());
-  return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept).giving(longest * sizeof(T)));
+  return b.group->start_composite(operation::all_gather_v, work, how);
 }
 
 template <class T, class Group>
