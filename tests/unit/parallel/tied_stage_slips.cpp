@@ -11,6 +11,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -251,4 +252,28 @@ TEST_CASE("a rank that ends while others wait for its gradients of a shared weig
       CHECK(heard.find("rank " + std::to_string(culprit) + " threw ") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("stages of one rank read one set of a shared weight's values, and none of it is kept twice") {
+  belay::launch(belay::host::world{1}, [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {}};
+    const auto expect_one = [&]<class Learning>(stage<Learning>& net) {
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      CHECK(net.weights[0].value() == net.weights[1].value());
+      std::size_t stored = 0;
+      store.each_stored([&](auto&, const belay::stored_copies&) { ++stored; });
+      CHECK(stored == 1);
+      CHECK(store.owned_elements(0) == (std::is_same_v<Learning, belay::trainable> ? width : 0));
+    };
+    stage<> trained({shared(), shared()});
+    expect_one(trained);
+    CHECK(trained.weights[0].gradient() != trained.weights[1].gradient());
+    stage<belay::frozen> constants({shared(), shared()});
+    expect_one(constants);
+  });
+  CHECK(said_by_ranks(2, {.pipeline = 2},
+                      [](auto& run, auto& mesh) {
+                        stage<belay::frozen> net({shared()});
+                        belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+                      }) == std::vector<std::string>(2));
 }

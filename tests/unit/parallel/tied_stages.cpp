@@ -67,6 +67,13 @@ TEST_CASE(
       train<1>(name, ranks, got);
       expect_equal(got, in_order);
     }
+  for (const char* name : {"zb-h1", "zb-v"}) {
+    tied::trained late;
+    tied::train<1>({.table = schedule::named_table(name, 2, tied::micro_batches),
+                    .launched = {.streams = {belay::stream_policy::adversarial, 7}}},
+                   late);
+    expect_equal(late, in_order);
+  }
 }
 
 TEST_CASE("stages of one rank that share a weight have a sum each, which no schedule changes by a bit") {
@@ -90,7 +97,7 @@ TEST_CASE("stages of one rank that share a weight have a sum each, which no sche
 TEST_CASE("a shared weight trains alike whatever ranks divide of it") {
   tied::trained whole;
   train<0>("1f1b", 2, whole, 2);
-  CHECK(whole.values.at("shared.weight").size() == 2);
+  CHECK(whole.values.at("shared.weight").size() == 4);
   const auto compare = [&]<int Stage>(const char* name, std::size_t ranks) {
     CAPTURE(name);
     CAPTURE(ranks);
@@ -104,6 +111,18 @@ TEST_CASE("a shared weight trains alike whatever ranks divide of it") {
   compare.template operator()<3>("zb-h1", 2);
   compare.template operator()<3>("zb-v", 1);
   compare.template operator()<2>("interleaved:3", 1);
+  const auto also = [&]<int Stage>(tied::training how) {
+    tied::trained got;
+    tied::train<Stage>(how, got);
+    expect_close(got, whole);
+  };
+  const auto halves = schedule::named_table("zb-h1", 2, tied::micro_batches);
+  also.template operator()<1>({.table = halves, .expert = 2});
+  also.template operator()<3>(
+      {.table = halves,
+       .data = 2,
+       .options = {.bucket_bytes = 64, .parameters = belay::tier::host, .gradients = belay::tier::host}});
+  also.template operator()<2>({.table = halves, .data = 2, .options = {.reduce = belay::reduce_when::last}});
 }
 
 TEST_CASE("a shared weight is saved once, and loaded on another number of stages and ranks") {

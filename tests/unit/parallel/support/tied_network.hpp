@@ -4,9 +4,11 @@
 // a parameter of its name; and its training on any mesh.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstddef>
-#include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -129,6 +131,9 @@ class rank_network {
 struct training {
   belay::schedule::dynamic_table table;
   int data = 1;
+  int expert = 1;
+  belay::store_options options = {.bucket_bytes = 64};
+  belay::launch_options launched = {};
   std::size_t steps = 3;
   std::string checkpoints = {};  // a folder, or none
   belay::resume_from from = belay::resume_from::nothing;
@@ -151,14 +156,16 @@ struct trained {
   }
 };
 
-/// Trains with `Stage` of ZeRO.
+/// Trains with `Stage` of ZeRO; checks that ranks need what is planned.
 template <int Stage>
 void train(const training& how, trained& out) {
-  belay::launch(belay::host::world{static_cast<int>(how.table.ranks()) * how.data}, [&](belay::rank& rank, auto& run) {
-    belay::mesh mesh{rank, {.pipeline = static_cast<int>(how.table.ranks()), .data = how.data}};
-    const auto replica = static_cast<std::size_t>(mesh.data().rank());
+  const int ranks = static_cast<int>(how.table.ranks()) * how.data * how.expert;
+  const auto body = [&](belay::rank& rank, auto& run) {
+    belay::mesh mesh{
+        rank, {.pipeline = static_cast<int>(how.table.ranks()), .data = how.data, .expert = how.expert}};
+    const auto replica = static_cast<std::size_t>(mesh.replicas().rank());
     rank_network net(how.table, static_cast<std::size_t>(mesh.pipeline().rank()));
-    belay::parameter_store store{run, mesh, net, belay::zero<Stage>{}, {.bucket_bytes = 64}};
+    belay::parameter_store store{run, mesh, net, belay::zero<Stage>{}, how.options};
     belay::adamw optimizer{store};
     belay::checkpoints saved{run, mesh, {.folder = how.checkpoints, .every = how.steps}};
     saved.add(store, optimizer);
@@ -174,8 +181,8 @@ void train(const training& how, trained& out) {
       belay::step step{run.engine(), store, saved};
       pipeline.run(step, belay::stages_of_rank<belay::pipeline_stage<whole_type>>(pointers), data.inputs(),
                    data.loss());
-      auto outcome =
-          std::move(step).commit(mesh, belay::samples{micro_batches * rows * static_cast<std::size_t>(how.data)});
+      const auto replicas = static_cast<std::size_t>(how.data * how.expert);
+      auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows * replicas});
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;
       run.report(*ok, [&](const belay::step_summary& end) {
@@ -187,8 +194,18 @@ void train(const training& how, trained& out) {
     }
     saved.close();
     if (!how.exported.empty()) belay::export_parameters(mesh, net, how.exported);
-    if (mesh.data().size() == 1 || Stage == 3 || replica == 0) out.keep(store, net);
-  });
+    out.keep(store, net);
+  };
+  const belay::rehearsal_result planned = belay::rehearse(belay::host::world{ranks}, body, how.launched);
+  belay::launch(
+      belay::host::world{ranks},
+      [&](belay::rank& rank, auto& run) {
+        body(rank, run);
+        if (run.rehearsing()) return;
+        const auto& plan = planned.plan.ranks()[static_cast<std::size_t>(rank.number())];
+        CHECK(run.meters()[belay::tier::device].peak_bytes() == plan.peak_bytes(belay::tier::device));
+      },
+      how.launched);
 }
 
 }  // namespace tied
