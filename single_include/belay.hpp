@@ -20114,7 +20114,7 @@ class gradient_buckets {
       bucket_of_.push_back(b);
     }
     tied_.add(std::move(uses));
-    while (contributors_.size() < contributing()) contributors_.emplace_back(*this, contributors_.size());
+    while (contributors_.size() < contributing_count()) contributors_.emplace_back(*this, contributors_.size());
     contributions_ = contribution_map(this->uses(), contributions_.max_micro_batches(), at);
   }
   /// Elements of the memory for the sums of such uses, and that memory. Called after `bind`.
@@ -20138,7 +20138,7 @@ class gradient_buckets {
     for (auto& each : contributors_) each.note_written();
     if (!rehearsed()) {
       zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
-      for (std::size_t p = members_.size(); p < contributing(); ++p) zero_in_memory(gradient_of(p), at);
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) zero_in_memory(gradient_of(p), at);
     }
     expect(micro_batches, at);
   }
@@ -20199,7 +20199,7 @@ class gradient_buckets {
     const where at = how.at;
     if (how.event.source() != nullptr) computed_ = how.event;
     if (!in_step()) throw usage_error("a contribution outside of a step: call begin first", at);
-    const std::size_t known = first < contributing() ? contributing() - first : 0;
+    const std::size_t known = first < contributing_count() ? contributing_count() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
       const std::size_t b = bucket_of_[p];
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch) &&
@@ -20307,7 +20307,7 @@ class gradient_buckets {
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const {
-    return missing_contributions<T>(contributions_, all_contributing());
+    return missing_contributions<T>(contributions_, all_contributing_count());
   }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
@@ -20328,15 +20328,15 @@ class gradient_buckets {
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
     for (const auto& member : members_) out.push_back(member.uses());
-    out.resize(contributing(), 1);
+    out.resize(contributing_count(), 1);
     return out;
   }
-  [[nodiscard]] std::size_t contributing() const noexcept { return members_.size() + tied_.uses().size(); }
+  [[nodiscard]] std::size_t contributing_count() const noexcept { return members_.size() + tied_.uses().size(); }
   // Whether the parameter is, or has, one of several uses of this rank.
   [[nodiscard]] bool has_uses(std::size_t p) const noexcept {
     return tied_.any() && (p >= members_.size() || tied_.has_uses_of(p));
   }
-  [[nodiscard]] std::vector<bucket_member<T>> all_contributing() const {
+  [[nodiscard]] std::vector<bucket_member<T>> all_contributing_count() const {
     std::vector<bucket_member<T>> out = members_;
     for (const tied_use<T>& each : tied_.uses()) out.emplace_back(*each.use, 0);
     return out;
@@ -20386,7 +20386,7 @@ class gradient_buckets {
     states_.begin([&](std::size_t b) {
       std::size_t uses = 0;
       for (std::size_t parameter : layout_.buckets()[b].members) uses += contributions_.uses(parameter);
-      for (std::size_t p = members_.size(); p < contributing(); ++p) uses += bucket_of_[p] == b ? 1 : 0;
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) uses += bucket_of_[p] == b ? 1 : 0;
       return micro_batches * uses;
     });
     uses_added_ = !tied_.any();
@@ -20430,7 +20430,7 @@ class gradient_buckets {
   [[nodiscard]] std::string wait_complete(where at) {
     if (!in_step()) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
-    add_uses(at);
+    add_sums_of_uses(at);
     wait_for_buckets();
     std::string changed = seal_all();
     sum_over_ranks(at);
@@ -20453,7 +20453,7 @@ class gradient_buckets {
   }
 
   // Of a complete step: the sums of uses on this rank, to the first one's, which may then be reduced.
-  void add_uses(where at) {
+  void add_sums_of_uses(where at) {
     if (uses_added_) return;
     for (std::size_t i = 0; i < tied_.uses().size() && !rehearsed(); ++i)
       if (const std::size_t use = members_.size() + i; !contributors_[use].unwritten())
@@ -20509,7 +20509,7 @@ class gradient_buckets {
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
-      throw usage_error(wrong_contribution<T>(contributions_, all_contributing(), parameter, micro_batch), at);
+      throw usage_error(wrong_contribution<T>(contributions_, all_contributing_count(), parameter, micro_batch), at);
   }
 
   std::vector<bucket_member<T>> members_;
@@ -44600,7 +44600,8 @@ struct stored_parameters {
 /// rank's lists, and what ranks of the pipeline agree on.
 struct shared_parameters {
   std::map<std::string, std::size_t> listings;  // of those of a name
-  std::map<std::string, std::size_t> first;     // number among trained ones, or among frozen ones
+  std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
+  std::map<std::string, std::size_t> frozen;    // or among frozen ones
   stage_names names;                            // of all parameters
   std::vector<tied_ranks> over_ranks;
   std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
@@ -45048,13 +45049,13 @@ class parameter_store final : public participant {
         return;
       } else if constexpr (!trained) {
         if (has_uses) {
-          const auto [first, is_new] = found.shared.first.emplace(parameter.name(), found.stored.frozen.size());
+          const auto [first, is_new] = found.shared.frozen.emplace(parameter.name(), found.stored.frozen.size());
           if (!is_new) return found.stored.frozen_uses.push_back({&parameter, first->second});
         }
         found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
         if (is_tied) {
-          const auto [first, is_new] = found.shared.first.emplace(parameter.name(), found.stored.members.size());
+          const auto [first, is_new] = found.shared.trained.emplace(parameter.name(), found.stored.members.size());
           // One that is listed twice is refused like any other.
           if (!is_new && &found.stored.members[first->second].parameter() != &parameter)
             return found.stored.uses.push_back({&parameter, first->second});

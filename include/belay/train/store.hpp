@@ -125,7 +125,8 @@ struct stored_parameters {
 /// rank's lists, and what ranks of the pipeline agree on.
 struct shared_parameters {
   std::map<std::string, std::size_t> listings;  // of those of a name
-  std::map<std::string, std::size_t> first;     // number among trained ones, or among frozen ones
+  std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
+  std::map<std::string, std::size_t> frozen;    // or among frozen ones
   stage_names names;                            // of all parameters
   std::vector<tied_ranks> over_ranks;
   std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
@@ -573,13 +574,13 @@ class parameter_store final : public participant {
         return;
       } else if constexpr (!trained) {
         if (has_uses) {
-          const auto [first, is_new] = found.shared.first.emplace(parameter.name(), found.stored.frozen.size());
+          const auto [first, is_new] = found.shared.frozen.emplace(parameter.name(), found.stored.frozen.size());
           if (!is_new) return found.stored.frozen_uses.push_back({&parameter, first->second});
         }
         found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
         if (is_tied) {
-          const auto [first, is_new] = found.shared.first.emplace(parameter.name(), found.stored.members.size());
+          const auto [first, is_new] = found.shared.trained.emplace(parameter.name(), found.stored.members.size());
           // One that is listed twice is refused like any other.
           if (!is_new && &found.stored.members[first->second].parameter() != &parameter)
             return found.stored.uses.push_back({&parameter, first->second});

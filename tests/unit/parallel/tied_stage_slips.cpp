@@ -130,7 +130,8 @@ void take(const std::vector<float>& numbers, std::size_t steps, stepped& out, en
     for ([[maybe_unused]] const std::size_t each : run.steps(steps)) {
       belay::step step{run.engine(), end, store};
       auto handle = belay::forward(step, layer, row{x.data(), {width}});
-      layer.number = end.how == ending::way::explodes && end.steps == 2 ? std::numeric_limits<float>::infinity() : numbers[number];
+      layer.number =
+          end.how == ending::way::explodes && end.steps == 2 ? std::numeric_limits<float>::infinity() : numbers[number];
       static_cast<void>(std::move(handle).backward(row{x.data(), {width}}));
       try {
         auto outcome = std::move(step).commit(mesh, belay::samples{1});
@@ -214,7 +215,8 @@ TEST_CASE("stages that begin with other values of what they share are told apart
                            [](auto& run, auto& mesh) {
                              stage<> net({shared()});
                              belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
-                             if (!run.rehearsing() && mesh.layout_coordinate().pipeline == 1) *net.weights[0].value() = 7;
+                             if (!run.rehearsing() && mesh.layout_coordinate().pipeline == 1)
+                               *net.weights[0].value() = 7;
                              belay::step step{run.engine(), store};
                              step.cut_off();
                              if (run.rehearsing()) throw belay::usage_error("", {});
@@ -271,9 +273,8 @@ TEST_CASE("stages of one rank read one set of a shared weight's values, and none
     stage<belay::frozen> constants({shared(), shared()});
     expect_one(constants);
   });
-  CHECK(said_by_ranks(2, {.pipeline = 2},
-                      [](auto& run, auto& mesh) {
-                        stage<belay::frozen> net({shared()});
-                        belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
-                      }) == std::vector<std::string>(2));
+  CHECK(said_by_ranks(2, {.pipeline = 2}, [](auto& run, auto& mesh) {
+          stage<belay::frozen> net({shared()});
+          belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+        }) == std::vector<std::string>(2));
 }

@@ -161,8 +161,7 @@ template <int Stage>
 void train(const training& how, trained& out) {
   const int ranks = static_cast<int>(how.table.ranks()) * how.data * how.expert;
   const auto body = [&](belay::rank& rank, auto& run) {
-    belay::mesh mesh{
-        rank, {.pipeline = static_cast<int>(how.table.ranks()), .data = how.data, .expert = how.expert}};
+    belay::mesh mesh{rank, {.pipeline = static_cast<int>(how.table.ranks()), .data = how.data, .expert = how.expert}};
     const auto replica = static_cast<std::size_t>(mesh.replicas().rank());
     rank_network net(how.table, static_cast<std::size_t>(mesh.pipeline().rank()));
     belay::parameter_store store{run, mesh, net, belay::zero<Stage>{}, how.options};
