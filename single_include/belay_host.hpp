@@ -16235,8 +16235,9 @@ inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
 /// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
 /// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
-/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; and the identity
-/// of the entry before it whose memory it continues, or 0.
+/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; the identity of
+/// the entry before it whose memory it continues, or 0; and whether it has a bucket of its own, which is divided as if
+/// there were no other: alike on ranks that share nothing else.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t replica_group = 0;
@@ -16244,11 +16245,12 @@ struct bucket_entry {
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
   std::uint64_t follows = 0;
+  bool is_alone = false;
 
   /// Whether it is placed behind `other`, the entry before it.
   [[nodiscard]] constexpr bool continues(const bucket_entry& other) const noexcept {
     return follows != 0 && follows == other.identity && offset == placed_by_layout &&
-           replica_group == other.replica_group && layer == other.layer;
+           replica_group == other.replica_group && layer == other.layer && !is_alone && !other.is_alone;
   }
 };
 
@@ -16299,6 +16301,7 @@ class bucket_layout {
         counts;  // elements per rank of the replica group; only for sharded replica groups, else empty
     std::vector<std::size_t> before;  // and of the ranks before each
     std::size_t reduced_at = 0;       // element offset in the gradients' memory of where it is reduced
+    bool is_alone = false;            // one parameter's, which is divided apart
   };
 
   bucket_layout() = default;
@@ -16345,7 +16348,8 @@ class bucket_layout {
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
       const bool of_one_layer =
           replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
-      if (open[replica_group] == 0 || (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
+      if (open[replica_group] == 0 || entry.is_alone ||
+          (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
           buckets_[open[replica_group] - 1].first != end || (of_one_layer && layer_of[replica_group] != entry.layer)) {
         buckets_.push_back({});
         open[replica_group] = buckets_.size();
@@ -16356,7 +16360,8 @@ class bucket_layout {
       for (std::size_t i = first; i < behind; ++i) b.members.push_back(i);
       b.count += size;
       if (borrowed_) offsets_[first] = b.first = entry.offset;
-      if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
+      b.is_alone = entry.is_alone;
+      if (b.is_alone || b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
     // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
     // An insertion sort: few buckets are out of order.
@@ -16366,7 +16371,10 @@ class bucket_layout {
         std::swap(buckets_[j], buckets_[j - 1]);
     std::vector<even_shards> shards;
     for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
-    for (bucket& b : buckets_) place(b, shards[b.replica_group]);
+    for (bucket& b : buckets_) {
+      even_shards apart(replica_groups_[b.replica_group].ranks);
+      place(b, b.is_alone ? apart : shards[b.replica_group]);
+    }
     place_reductions();
   }
 
@@ -17667,18 +17675,24 @@ class counted_normal {
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
 
+/// Where the uses of a tied parameter are: layers of one stage that point to it; or stages of a pipeline, each of which
+/// lists a parameter of its own of that name, and uses it once.
+enum class tied_over : std::uint8_t { layers, stages };
+
 /// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
-/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
-/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the model, of the
-/// same layer, whose memory its own continues: a layer may multiply by the rows of both at once (`joined_rows`). Each
-/// stays a parameter of its own.
+/// `uses`: each of them contributes to its gradient once a micro-batch. Stages that share one have a specification that
+/// says so, alike on all of them; in a pipeline of one stage all uses are layers of that. `joins` names the tensors
+/// that a stack of several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a
+/// parameter of its name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the
+/// model, of the same layer, whose memory its own continues: a layer may multiply by the rows of both at once
+/// (`joined_rows`). Each stays a parameter of its own.
 struct parameter_spec {
   std::string name;                             // decides the first values: the same on every mesh, unique in the model
   parameter_shape shape;                        // the global one
   initial first_values = initial::constant(0);  // written by the store, or by `initialise`
   weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
-  std::size_t uses = 1;                         // layers that share it
+  std::size_t uses = 1;                         // layers that share it, or stages:
+  tied_over tied = tied_over::layers;           // where these are
   std::vector<std::string> joins = {};          // tensors that it is made of
   std::string follows = {};                     // the parameter that it lies behind
 };
@@ -17768,8 +17782,9 @@ class parameter_base {
   [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
   [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
   [[nodiscard]] weight_decay decay() const noexcept { return spec_.decay; }
-  /// Layers that share the parameter: 1 unless it is tied.
+  /// Layers, or stages, that share the parameter: 1 unless it is tied.
   [[nodiscard]] std::size_t uses() const noexcept { return spec_.uses; }
+  [[nodiscard]] bool tied_over_stages() const noexcept { return spec_.tied == tied_over::stages; }
   [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
 
   /// The part of the parameter that is held here, which ZeRO may divide further.
@@ -18082,7 +18097,7 @@ class bucket_member {
   template <class Parameter>
   bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
                 std::size_t layer = 0)
-      : replica_group_(replica_group), offset_(offset), layer_(layer) {
+      : replica_group_(replica_group), offset_(offset), layer_(layer), uses_(parameter.uses()) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -18094,8 +18109,12 @@ class bucket_member {
   operator bucket_entry() const noexcept {
     const std::string& follows = parameter_->spec().follows;
     const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_, before};
+    return {parameter_->local_size(),      replica_group_, identity(), offset_, layer_, before,
+            parameter_->tied_over_stages()};
   }
+  /// Contributions of a micro-batch on this rank: of a parameter that stages share, those of one of them.
+  [[nodiscard]] std::size_t uses() const noexcept { return uses_; }
+  void set_uses(std::size_t uses) noexcept { uses_ = uses; }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_of(parameter_->name()); }
 
@@ -18109,6 +18128,7 @@ class bucket_member {
   std::size_t replica_group_;
   std::size_t offset_;
   std::size_t layer_;
+  std::size_t uses_;
 };
 
 /// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
@@ -18167,7 +18187,7 @@ class bucket_contributor final : public contribution_target {
   }
   [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
   [[nodiscard]] std::string_view parameter_name() const noexcept override {
-    return owner_->parameter(parameter_).name();
+    return owner_->contributing(parameter_).name();
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
   stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
@@ -20024,6 +20044,132 @@ class gradient_shards {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/bucket/tied_sums.hpp
+//
+// The gradients of parameters that several stages of a pipeline share. A use, which is what one stage has of such a
+// parameter, has a sum of its own, to which its micro-batches add in their order, whatever the schedule. Sums of stages
+// of one rank lie beside the parameter's bucket, are added to it in the order of stages when the step is complete, and
+// are reduced with it. Then ranks that hold other stages exchange their reduced shards, and each adds all of them in
+// one order: all get the same bits.
+
+namespace belay::inline BELAY_ABI {
+
+/// A further use of a parameter of the buckets by another stage of this rank: it reads that parameter's values, and its
+/// gradient is a sum of its own.
+template <class T>
+struct tied_use {
+  trainable_parameter<T>* use = nullptr;
+  std::size_t of = 0;  // the number of the parameter
+};
+
+/// Number `parameter` of the buckets, and the ranks of the pipeline that have stages with it, this one among them, in
+/// the order in which their gradients are added.
+struct tied_ranks {
+  std::size_t parameter = 0;
+  std::vector<int> ranks = {};
+};
+
+template <class T>
+class tied_sums {
+ public:
+  using gradient_type = compute_type_t<T>;
+
+  /// Further uses, in the order in which their sums are added. Called once, before `bind`.
+  void add(std::vector<tied_use<T>> uses) { uses_ = std::move(uses); }
+  [[nodiscard]] std::span<const tied_use<T>> uses() const noexcept { return uses_; }
+  [[nodiscard]] bool any() const noexcept { return !uses_.empty(); }
+  /// Whether the gradient of parameter `number` is complete only with sums beside it.
+  [[nodiscard]] bool has_uses_of(std::size_t number) const noexcept {
+    return std::any_of(uses_.begin(), uses_.end(), [&](const tied_use<T>& each) { return each.of == number; });
+  }
+  /// Elements of the memory for their sums.
+  [[nodiscard]] std::size_t elements() const noexcept {
+    std::size_t all = 0;
+    for (const tied_use<T>& each : uses_) all += each.use->local_size();
+    return all;
+  }
+  /// Gives each use the values of its parameter, `value_of(number)`, and a sum in `memory`, of which
+  /// `contribution_of(use)` is told.
+  template <class ValueOf, class ContributionOf>
+  void bind(std::span<gradient_type> memory, const ValueOf& value_of, const ContributionOf& contribution_of) {
+    for (std::size_t i = 0; i < uses_.size(); ++i) {
+      uses_[i].use->bind(value_of(uses_[i].of), memory.data(), contribution_of(i));
+      memory = memory.subspan(uses_[i].use->local_size());
+    }
+  }
+  /// Of a complete step: adds the sum of use `number` to `gradient`, which is its parameter's.
+  template <class Group>
+  void add_use(const Group& group, std::size_t number, gradient_type* gradient, where at) const {
+    const trainable_parameter<T>& use = *uses_[number].use;
+    each_in_memory_of(group, use.local_size(),
+                      kernel::axpy<gradient_type, gradient_type>{gradient_type(1), use.gradient(), gradient}, at);
+  }
+
+  /// From now on `sum` adds gradients of `shared` over `stages`, a pipeline, one after the other, in this order, which
+  /// is one on all of its ranks. What others have comes into `room`, which has `room_for` elements.
+  void sum_over(const group& stages, std::vector<tied_ranks> shared, std::span<gradient_type> room) {
+    stages_.emplace(stages);
+    shared_ = std::move(shared);
+    room_ = room;
+    transfers_->clear();
+    for (const tied_ranks& each : shared_) transfers_->emplace_back(2 * (each.ranks.size() - 1));
+  }
+  [[nodiscard]] std::span<const tied_ranks> shared() const noexcept { return shared_; }
+  /// Elements of the largest exchange with `others` ranks more, where `own_elements` is what a rank has of a gradient.
+  [[nodiscard]] static constexpr std::size_t room_for(std::size_t own_elements, std::size_t others) noexcept {
+    return own_elements * others;
+  }
+  /// Collective over the ranks of each. `gradient_of(number)` is what this rank keeps of a gradient: on all of its
+  /// ranks the same part. `memory_group` works on that memory.
+  template <class Group, class GradientOf>
+  void sum(const Group& memory_group, const GradientOf& gradient_of, const stream_event& computed, where at) {
+    for (std::size_t i = 0; i < shared_.size(); ++i) {
+      const std::span<gradient_type> own = gradient_of(shared_[i].parameter);
+      exchange((*transfers_)[i], shared_[i].ranks, own, computed, at);
+      if (is_rehearsed(*stages_)) continue;
+      add_in_order(memory_group, shared_[i].ranks, own, at);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::span<gradient_type> arrived(std::size_t number, std::size_t elements) const noexcept {
+    return room_.subspan(number * elements, elements);
+  }
+  void exchange(std::vector<p2p>& transfers, const std::vector<int>& ranks, std::span<gradient_type> own,
+                const stream_event& computed, where at) {
+    if (own.empty()) return;
+    std::size_t count = 0, number = 0;
+    for (const int rank : ranks) {
+      if (rank == layout_rank(*stages_)) continue;
+      transfers[count++] = p2p::send(rank, own);
+      transfers[count++] = p2p::receive(rank, arrived(number++, own.size()));
+    }
+    pending under_way = stages_->start_exchange(transfers, start_order(after(computed, at)).keeping(transfers_));
+    std::move(under_way).wait(at);
+  }
+  // Every rank adds in the order of `ranks`: those before this one to each other, then its own, then those after it.
+  template <class Group>
+  void add_in_order(const Group& group, const std::vector<int>& ranks, std::span<gradient_type> own, where at) const {
+    const auto add = [&](std::span<gradient_type> from, std::span<gradient_type> to) {
+      each_in_memory_of(group, to.size(),
+                        kernel::axpy<gradient_type, gradient_type>{gradient_type(1), from.data(), to.data()}, at);
+    };
+    const auto before =
+        static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), layout_rank(*stages_)) - ranks.begin());
+    for (std::size_t i = 1; i < before; ++i) add(arrived(i, own.size()), arrived(0, own.size()));
+    if (before > 0) add(arrived(0, own.size()), own);  // a sum of two has the same bits in either order
+    for (std::size_t i = before; i + 1 < ranks.size(); ++i) add(arrived(i, own.size()), own);
+  }
+
+  std::vector<tied_use<T>> uses_;
+  std::optional<group> stages_;
+  std::vector<tied_ranks> shared_;
+  std::span<gradient_type> room_;
+  std::shared_ptr<std::vector<std::vector<p2p>>> transfers_ = std::make_shared<std::vector<std::vector<p2p>>>();
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/parallel/bucket/update_observer.hpp
 //
 // All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
@@ -20378,6 +20524,36 @@ class gradient_buckets {
     }
   }
 
+  /// Other stages of this rank use parameters too: each adds to a sum of its own. Called once, before `bind`. Throws
+  /// usage_error where such a parameter's gradient is divided.
+  void add_uses(std::vector<tied_use<T>> uses, where at = where::current()) {
+    for (const tied_use<T>& each : uses) {
+      const std::size_t b = bucket_of_[each.of];
+      if (shards_.divides(b))
+        throw usage_error("parameter " + printable(members_[each.of].parameter().name()) +
+                              " has several uses on a rank, whose sums are added when the step is complete: its "
+                              "gradient is not divided",
+                          at);
+      bucket_of_.push_back(b);
+    }
+    tied_.add(std::move(uses));
+    while (contributors_.size() < contributing_count()) contributors_.emplace_back(*this, contributors_.size());
+    contributions_ = contribution_map(this->uses(), contributions_.max_micro_batches(), at);
+  }
+  /// Elements of the memory for the sums of such uses, and that memory. Called after `bind`.
+  [[nodiscard]] std::size_t use_elements() const noexcept { return tied_.elements(); }
+  void bind_uses(std::span<gradient_type> memory) {
+    tied_.bind(
+        memory, [&](std::size_t number) { return members_[number].parameter().value(); },
+        [&](std::size_t use) { return &contributors_[members_.size() + use]; });
+  }
+  /// Stages of other ranks use parameters too: `finish` sums their gradients over `stages`, a pipeline, in the order of
+  /// `shared`, which is one on all ranks. `room` has memory for what others have: see `tied_sums`.
+  void sum_over(const group& stages, std::vector<tied_ranks> shared, std::span<gradient_type> room) {
+    tied_.sum_over(stages, std::move(shared), room);
+  }
+  [[nodiscard]] const tied_sums<T>& tied() const noexcept { return tied_; }
+
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
@@ -20385,6 +20561,7 @@ class gradient_buckets {
     for (auto& each : contributors_) each.note_written();
     if (!rehearsed()) {
       zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) zero_in_memory(gradient_of(p), at);
     }
     expect(micro_batches, at);
   }
@@ -20399,7 +20576,7 @@ class gradient_buckets {
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
     if (!rehearsed()) {
-      if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
+      if (contributing(parameter).gradient() == nullptr) return;  // divided
       zero_in_memory(gradient_of(parameter), where::current());
     }
   }
@@ -20445,7 +20622,7 @@ class gradient_buckets {
     const where at = how.at;
     if (how.event.source() != nullptr) computed_ = how.event;
     if (!in_step()) throw usage_error("a contribution outside of a step: call begin first", at);
-    const std::size_t known = first < members_.size() ? members_.size() - first : 0;
+    const std::size_t known = first < contributing_count() ? contributing_count() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
       const std::size_t b = bucket_of_[p];
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch) &&
@@ -20454,7 +20631,7 @@ class gradient_buckets {
           if (!shards_.contributed(b, micro_batch)) continue;
           const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
           if (states_.of(b) == gradient_phase::reducing) copies_.reduced(b, over);
-        } else if (seals()) {
+        } else if (seals() && !has_uses(p)) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
@@ -20475,12 +20652,21 @@ class gradient_buckets {
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
     if (!in_step()) throw usage_error("a graph is launched outside of a step", at);
+    if (tied_.any())
+      throw usage_error("parameter " + printable(tied_.uses().front().use->name()) +
+                            " has several uses on a rank, whose sums no graph adds: run the steps without one",
+                        at);
     contributions_ = recorded;
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     states_.recall();
     shards_.recall();
     copies_.recall();
+  }
+
+  /// The parameter whose gradient a contribution is to: one of the buckets, or a further use, whose numbers follow.
+  [[nodiscard]] trainable_parameter<T>& contributing(std::size_t number) const noexcept {
+    return number < members_.size() ? members_[number].parameter() : *tied_.uses()[number - members_.size()].use;
   }
 
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
@@ -20543,13 +20729,15 @@ class gradient_buckets {
   }
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
-  [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
+  [[nodiscard]] std::string missing_text() const {
+    return missing_contributions<T>(contributions_, all_contributing_count());
+  }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
-    return {members_[p].parameter().gradient(), layout_.size(p)};
+    return {contributing(p).gradient(), contributing(p).local_size()};
   }
   void scale_owned(gradient_type scale, where at) const {
     update_observer* const queues = updates_.last(observer_turn::queues_work);
@@ -20562,7 +20750,18 @@ class gradient_buckets {
   }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
-    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    for (const auto& member : members_) out.push_back(member.uses());
+    out.resize(contributing_count(), 1);
+    return out;
+  }
+  [[nodiscard]] std::size_t contributing_count() const noexcept { return members_.size() + tied_.uses().size(); }
+  // Whether the parameter is, or has, one of several uses of this rank.
+  [[nodiscard]] bool has_uses(std::size_t p) const noexcept {
+    return tied_.any() && (p >= members_.size() || tied_.has_uses_of(p));
+  }
+  [[nodiscard]] std::vector<bucket_member<T>> all_contributing_count() const {
+    std::vector<bucket_member<T>> out = members_;
+    for (const tied_use<T>& each : tied_.uses()) out.emplace_back(*each.use, 0);
     return out;
   }
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
@@ -20610,11 +20809,13 @@ class gradient_buckets {
     states_.begin([&](std::size_t b) {
       std::size_t uses = 0;
       for (std::size_t parameter : layout_.buckets()[b].members) uses += contributions_.uses(parameter);
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) uses += bucket_of_[p] == b ? 1 : 0;
       return micro_batches * uses;
     });
+    uses_added_ = !tied_.any();
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
+        if (!shards_.divides(bucket_of_[p]) && !has_uses(p)) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -20623,6 +20824,7 @@ class gradient_buckets {
     for (; states_.can_start(); states_.note_started()) {
       const std::size_t number = states_.started();
       const auto& b = layout_.buckets()[number];
+      if (!uses_added_ && has_uses(b.members.front())) break;  // a bucket of its own
       Group& group = replica_groups_[b.replica_group].group;
       if (group.size() < 2 || b.count == 0 || shards_.divides(number)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
@@ -20651,7 +20853,14 @@ class gradient_buckets {
   [[nodiscard]] std::string wait_complete(where at) {
     if (!in_step()) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
+    add_sums_of_uses(at);
     wait_for_buckets();
+    std::string changed = seal_all();
+    sum_over_ranks(at);
+    return changed;
+  }
+  // How a gradient has changed after its last contribution, or "". Reduced copies are the gradients from here on.
+  [[nodiscard]] std::string seal_all() {
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shards_.divides(bucket_of_[p])) continue;
@@ -20666,11 +20875,35 @@ class gradient_buckets {
     return {};
   }
 
+  // Of a complete step: the sums of uses on this rank, to the first one's, which may then be reduced.
+  void add_sums_of_uses(where at) {
+    if (uses_added_) return;
+    for (std::size_t i = 0; i < tied_.uses().size() && !rehearsed(); ++i)
+      if (const std::size_t use = members_.size() + i; !contributors_[use].unwritten())
+        tied_.add_use(any_group(), i, contributing(tied_.uses()[i].of).gradient(), at);
+    for (std::size_t p = 0; seals() && p < members_.size(); ++p)
+      if (has_uses(p)) note_complete(p, gradient_checksums::no_micro_batch, at);
+    uses_added_ = true;
+    launch_ready(at);
+  }
+  // Of what other ranks have of parameters that stages share. Also where the step is abandoned: they wait.
+  void sum_over_ranks(where at) {
+    if (tied_.shared().empty()) return;
+    const auto own = [&](std::size_t p) {
+      const std::size_t b = bucket_of_[p];
+      const std::span<gradient_type> kept = memory_.gradients_of(layout_, b);
+      return shards_.divides(b) ? kept : kept.subspan(memory_.places[b].before, memory_.places[b].own);
+    };
+    tied_.sum(any_group(), own, computed_, at);
+  }
+
   void reduce_what_there_is(where at) {
+    uses_added_ = true;
     states_.abandon();
     shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
+    sum_over_ranks(at);
     states_.withdraw();
   }
 
@@ -20699,7 +20932,7 @@ class gradient_buckets {
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
-      throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
+      throw usage_error(wrong_contribution<T>(contributions_, all_contributing_count(), parameter, micro_batch), at);
   }
 
   std::vector<bucket_member<T>> members_;
@@ -20712,6 +20945,8 @@ class gradient_buckets {
   update_observers updates_;
   value_gathers<Group> gathers_;
   gradient_shards<T, Group> shards_;
+  tied_sums<T> tied_;
+  bool uses_added_ = true;  // to the parameters' gradients, in this step
   contribution_map contributions_;
   gradient_checksums& checksums_;
   shard_copies<T, Group> copies_;
@@ -41976,8 +42211,8 @@ BELAY_DECL std::unique_ptr<writing_ranks> written_by(const group& of) { return s
 // ---- belay/train/stage_names.hpp
 //
 // Names of tensors over the stages of a pipeline. A file has one tensor of a name, so what two stages call alike is one
-// tensor, or one of the two is lost: trained ones are refused when a store is made, and of others the values are
-// compared where they are written.
+// tensor, or one of the two is lost: trained ones are refused when a store is made, unless both stages say that they
+// share it, and of others the values are compared where they are written.
 
 namespace belay::inline BELAY_ABI {
 
@@ -41994,44 +42229,59 @@ namespace belay::inline BELAY_ABI {
 BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
                                  std::span<const std::uint64_t> sums, where at);
 
-/// The names of one stage's parameters.
+/// A trained parameter that stages of a pipeline share, and the ranks of it that have such stages, in their order.
+struct tied_name {
+  std::uint64_t name;  // as `stage_names::hash_of` has it
+  std::vector<int> ranks;
+};
+
+/// The parameters that this rank's stages list.
 class stage_names {
  public:
-  void add_trained(const std::string& name) { add(name, 1); }
-  void add_frozen(const std::string& name) { add(name, 0); }
+  /// A parameter of stage `stage`: `trained`, tied over `uses` stages, or 0. `shape` and `decay` are hashes of what
+  /// else is alike where it is tied.
+  struct listing {
+    std::string name;
+    bool trained = true;
+    std::size_t uses = 0;
+    std::size_t stage = 0;
+    std::uint64_t shape = 0;
+    std::uint64_t decay = 0;
+  };
+  void add(listing one);
 
-  /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
-  /// trains it. Collective over `mesh.pipeline()`.
-  void expect_apart(const mesh& mesh, where at) const {
-    const auto& stages = control_of(mesh.pipeline(at));
-    std::uint64_t most[] = {words_.size()};
-    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
-    const auto room = static_cast<std::size_t>(most[0]);
-    std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
-    own.resize(room);
-    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-    const std::optional<name_clash> clash = first_clash(all, room);
-    if (!clash) return;
-    const std::string name = safetensors::broadcast_text(
-        stages, stages.rank() == clash->later ? printable(names_[clash->number]) : std::string(), clash->later, at);
-    refuse(mesh.shape(), *clash, name, at);
-  }
+  [[nodiscard]] static std::uint64_t hash_of(const std::string& name) noexcept;
+
+  /// The trained parameters that are tied over stages of several ranks, in an order that is one on all of them; a
+  /// rehearsal knows its own. Throws usage_error on all ranks of the pipeline where two of them have a parameter of one
+  /// name that one of them trains and that is not tied; or where stages declare a tied one differently, or are not as
+  /// many as it says. Collective over `mesh.pipeline()`.
+  [[nodiscard]] std::vector<tied_name> find_ties(const mesh& mesh, where at) const;
 
  private:
   static constexpr std::uint64_t none = 0;
-  // Stages that both have parameter `number` of the later one.
-  struct name_clash {
-    int earlier, later;
+  enum word : std::size_t { name_word, trained_word, uses_word, stage_word, shape_word, decay_word, words_each };
+  // A listing as the words of all ranks have it: `number` counts on its rank.
+  struct found_listing {
+    int rank;
     std::size_t number;
+    std::span<const std::uint64_t> words;
   };
 
-  void add(const std::string& name, std::uint64_t trained);
-  // In the words of all stages, `room` of each.
-  [[nodiscard]] static std::optional<name_clash> first_clash(std::span<const std::uint64_t> all, std::size_t room);
-  [[noreturn]] static void refuse(const axes& shape, const name_clash& clash, const std::string& name, where at);
+  [[nodiscard]] std::vector<tied_name> ties_of_rehearsal(const mesh& mesh) const;
+  [[nodiscard]] std::vector<std::uint64_t> words() const;
+  // How listings of one name do not fit together, and the rank of the first that does not fit to those before it.
+  enum class mismatch : std::uint8_t { none, not_tied, declarations, count };
+  struct found_problem {
+    mismatch what = mismatch::none;
+    int rank = 0;
+    const char* different = "";
+  };
+  [[nodiscard]] static found_problem problem_with(const axes& shape, std::span<const found_listing> listings);
+  [[noreturn]] static void refuse(const axes& shape, const found_problem& problem,
+                                  std::span<const found_listing> listings, const std::string& name, where at);
 
-  std::vector<std::string> names_;
-  std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
+  std::vector<listing> listings_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -42071,33 +42321,117 @@ BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std
                         at);
 }
 
-BELAY_DECL void stage_names::add(const std::string& name, std::uint64_t trained) {
-  names_.push_back(name);
-  words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
+BELAY_DECL void stage_names::add(listing one) { listings_.push_back(std::move(one)); }
+
+BELAY_DECL std::uint64_t stage_names::hash_of(const std::string& name) noexcept {
+  return content_hash().add_text(name).value() | 1U;
 }
 
-BELAY_DECL auto stage_names::first_clash(std::span<const std::uint64_t> all, std::size_t room)
-    -> std::optional<name_clash> {
-  struct named_stage {
-    int stage;
-    bool trained;
-  };
-  std::map<std::uint64_t, named_stage> seen;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == none) continue;
-    const named_stage here{static_cast<int>(i / room), (all[i] & 1U) != 0};
-    const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
-    if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
-    return name_clash{found->second.stage, here.stage, i % room};
+BELAY_DECL std::vector<std::uint64_t> stage_names::words() const {
+  std::vector<std::uint64_t> out;
+  for (const listing& each : listings_)
+    for (const std::uint64_t next : {hash_of(each.name), std::uint64_t{each.trained}, std::uint64_t{each.uses},
+                                     std::uint64_t{each.stage}, each.shape, each.decay})
+      out.push_back(next);
+  return out;
+}
+
+BELAY_DECL std::vector<tied_name> stage_names::ties_of_rehearsal(const mesh& mesh) const {
+  const int ranks = mesh.shape().pipeline, own = mesh.layout_coordinate().pipeline;
+  std::map<std::uint64_t, std::size_t> others;  // uses elsewhere
+  for (const listing& each : listings_) {
+    if (each.uses == 0 || !each.trained || ranks == 1) continue;
+    std::size_t& left = others.emplace(hash_of(each.name), each.uses).first->second;
+    if (left > 0) --left;
   }
-  return std::nullopt;
+  std::vector<tied_name> out;
+  for (const auto& [name, left] : others) {
+    tied_name one{name, {own}};
+    for (int next = 1; next < ranks && one.ranks.size() <= left; ++next) one.ranks.push_back((own + next) % ranks);
+    if (one.ranks.size() > 1) out.push_back(std::move(one));
+  }
+  return out;
 }
 
-BELAY_DECL void stage_names::refuse(const axes& shape, const name_clash& clash, const std::string& name, where at) {
-  throw usage_error(stage_text(shape, clash.earlier) + " and " + stage_text(shape, clash.later) +
-                        " of the pipeline both have a parameter " + name +
-                        ", and would train it apart, while files have one tensor of a name: number layers over "
-                        "the whole model; a weight that two layers share is listed on one stage, with both of them",
+BELAY_DECL std::vector<tied_name> stage_names::find_ties(const mesh& mesh, where at) const {
+  if (is_rehearsed(mesh.world())) return ties_of_rehearsal(mesh);
+  std::vector<std::uint64_t> own = words();
+  std::vector<std::uint64_t> all = own;
+  std::size_t room = own.size();
+  const group& pipeline = mesh.pipeline(at);
+  const auto& stages = control_of(pipeline);
+  if (stages.size() > 1) {
+    std::uint64_t most[] = {room};
+    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
+    room = static_cast<std::size_t>(most[0]);
+    own.resize(room);
+    all.assign(room * static_cast<std::size_t>(stages.size()), none);
+    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+  }
+  std::map<std::uint64_t, std::vector<found_listing>> by_name;
+  for (std::size_t i = 0; i < all.size(); i += words_each)
+    if (all[i] != none)
+      by_name[all[i]].push_back(
+          {static_cast<int>(i / room), i % room / words_each, std::span(all).subspan(i, words_each)});
+  std::vector<tied_name> out;
+  for (auto& [name, listings] : by_name) {
+    if (const found_problem problem = problem_with(mesh.shape(), listings); problem.what != mismatch::none) {
+      const found_listing& last = listings.back();
+      const std::string text = safetensors::broadcast_text(
+          stages, stages.rank() == last.rank ? printable(listings_[last.number].name) : std::string(), last.rank, at);
+      refuse(mesh.shape(), problem, listings, text, at);
+    }
+    if (listings.front().words[uses_word] == 0 || listings.front().words[trained_word] == 0) continue;
+    std::sort(listings.begin(), listings.end(), [](const found_listing& left, const found_listing& right) {
+      return left.words[stage_word] < right.words[stage_word];
+    });
+    tied_name one{name, {}};
+    for (const found_listing& each : listings)
+      if (std::find(one.ranks.begin(), one.ranks.end(), each.rank) == one.ranks.end()) one.ranks.push_back(each.rank);
+    if (one.ranks.size() > 1) out.push_back(std::move(one));
+  }
+  return out;
+}
+
+BELAY_DECL auto stage_names::problem_with(const axes& shape, std::span<const found_listing> listings) -> found_problem {
+  const found_listing& first = listings.front();
+  for (const found_listing& each : listings) {
+    const auto differs = [&](word which) { return each.words[which] != first.words[which]; };
+    if (first.words[uses_word] == 0 && each.words[uses_word] == 0) {
+      const bool one_trains = (first.words[trained_word] | each.words[trained_word]) != 0;
+      if (each.rank != first.rank && one_trains) return {mismatch::not_tied, each.rank, ""};
+      continue;
+    }
+    if (differs(uses_word)) return {mismatch::declarations, each.rank, "uses"};
+    if (differs(trained_word)) return {mismatch::declarations, each.rank, "training"};
+    if (differs(shape_word)) return {mismatch::declarations, each.rank, "shape or placement"};
+    if (differs(decay_word)) return {mismatch::declarations, each.rank, "weight decay"};
+  }
+  const auto uses = static_cast<std::size_t>(first.words[uses_word]);
+  const bool one_stage = shape.pipeline == 1 && listings.size() == 1;  // has all uses
+  if (uses == 0 || one_stage || uses == listings.size()) return {};
+  return {mismatch::count, first.rank, ""};
+}
+
+BELAY_DECL void stage_names::refuse(const axes& shape, const found_problem& problem,
+                                    std::span<const found_listing> listings, const std::string& name, where at) {
+  const std::string both = stage_text(shape, listings.front().rank) + " and " + stage_text(shape, problem.rank);
+  if (problem.what == mismatch::not_tied)
+    throw usage_error(both + " of the pipeline both have a parameter " + name +
+                          ", and would train it apart, while files have one tensor of a name: number layers over "
+                          "the whole model; a weight that stages share says so on each of them, {.uses = 2, .tied = "
+                          "belay::tied_over::stages}",
+                      at);
+  if (problem.what == mismatch::declarations)
+    throw usage_error(both + " declare parameter " + name + ", which is tied over stages, with different " +
+                          problem.different + ": give it one specification on all of them",
+                      at);
+  std::string stages;
+  for (const found_listing& each : listings) stages += (stages.empty() ? "" : ", ") + stage_text(shape, each.rank);
+  throw usage_error("parameter " + name + " is tied over " +
+                        std::to_string(static_cast<std::size_t>(listings.front().words[uses_word])) +
+                        " stages of the pipeline, and " + std::to_string(listings.size()) + " list it: " + stages +
+                        "; each stage that uses it lists it, and uses says how many do",
                     at);
 }
 
@@ -43555,6 +43889,9 @@ class norm_table {
   /// than any memory holds.
   std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
+  /// Another table of the whole model has parameter `number` too, and counts its entries.
+  void count_elsewhere(std::size_t number) noexcept;
+
   /// Parameters that are added from now on are of this stage of a pipeline.
   void begin_stage(std::size_t number) noexcept { stage_ = number; }
   /// Finds which of the ranks of `ranks`, a pipeline, holds which stage, where ranks may hold several: all parameters
@@ -43648,6 +43985,13 @@ BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_element
     sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
   widen(unit_for(sums_));
   return parameters_.size() - 1;
+}
+
+BELAY_DECL void norm_table::count_elsewhere(std::size_t number) noexcept {
+  std::size_t elements = 0;
+  const table_range parts = parameters_[number];
+  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) elements += parts_[part].count;
+  for (unsigned k = 0; k < sums_.size(); ++k) sums_[k] -= lesser_of(sums_[k], ownership_unit(k).count(elements));
 }
 
 BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
@@ -45510,10 +45854,26 @@ struct stored_parameters {
   /// Trained parameters and frozen ones, and what the model lends.
   std::vector<bucket_member<T>> members;
   std::vector<frozen_member<T>> frozen;
+  // Of parameters that stages share, those of further stages of the rank, and the first one's number in those lists.
+  std::vector<tied_use<T>> uses;
+  std::vector<std::pair<frozen_parameter<T>*, std::size_t>> frozen_uses;
   std::span<T> values;            // borrowed, or empty
   std::span<Gradient> gradients;  // alike
   /// Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
   gather_by gathers = gather_by::reach;
+};
+
+/// Parameters that stages share, of a rank with these stages: how many of them list each, where the first one is in the
+/// rank's lists, and what ranks of the pipeline agree on.
+struct shared_parameters {
+  std::map<std::string, std::size_t> listings;  // of those of a name
+  std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
+  std::map<std::string, std::size_t> frozen;    // or among frozen ones
+  stage_names names;                            // of all parameters
+  std::vector<tied_ranks> over_ranks;
+  std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
+  std::vector<std::size_t> own;    // the number of each here, or `nowhere`
+  static constexpr std::size_t nowhere = ~std::size_t{0};
 };
 
 /// The copies of a parameter's values, and of its optimizer's state.
@@ -45544,12 +45904,12 @@ class parameter_store final : public participant {
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+      : parameter_store(run, mesh, listed(model, mesh, options, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+      : parameter_store(run, mesh, listed(model, mesh, options, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
   /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
@@ -45558,13 +45918,13 @@ class parameter_store final : public participant {
   template <lists_parameters Model>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided, tier::device, options, at)}, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options, at), {stage_in(divided, tier::device, options, at)},
+                        options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+  requires(sizeof...(Parts) > 0)
+      parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
@@ -45768,6 +46128,7 @@ class parameter_store final : public participant {
     stored_parameters<value_type, gradient_type> stored;
     norm_table norm;
     std::vector<norm_place> places;
+    shared_parameters shared;
   };
 
   void note_micro_batches(std::size_t count);
@@ -45872,23 +46233,26 @@ class parameter_store final : public participant {
   void write_first_values(std::uint64_t seed, where at);
 
   template <class Model>
-  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, const store_options& options,
+                                                where at) {
     listed_parameters found;
-    list(found, 0, model, mesh, whole_below, at);
+    list(found, 0, model, mesh, options, at);
     if constexpr (lends_memory<Model>) {
       found.stored.values = model.borrowed_values();
       found.stored.gradients = model.borrowed_gradients();
     }
+    find_ties(found, mesh, at);
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
     if constexpr (lists_stages<Model>) found.norm.find_holders(mesh.pipeline(), at);
     return found;
   }
   template <class... Parts>
-  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, const store_options& options,
                                                 const held_parameters<Parts>&... parts) {
     listed_parameters found;
     std::size_t number = 0;
-    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    (list(found, number++, *parts.part, mesh, options, parts.at), ...);
+    find_ties(found, mesh, first_site(parts...));
     found.norm.widen(mesh.pipeline(), first_site(parts...));
     return found;
   }
@@ -45900,9 +46264,13 @@ class parameter_store final : public participant {
   // The parameters of one part, in its replica groups.
   template <class Model>
   static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
-                   std::size_t whole_below, where at) {
+                   const store_options& options, where at) {
     const parameter_layers layers(model);
     std::string before;  // the name of the last parameter
+    auto stage_here = static_cast<std::size_t>(mesh.layout_coordinate().pipeline);
+    model.for_each_parameter([&](const auto& parameter) {
+      if (parameter.tied_over_stages()) ++found.shared.listings[parameter.name()];
+    });
     const auto add = [&]<class Parameter>(Parameter& parameter) {
       if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
         throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
@@ -45926,31 +46294,61 @@ class parameter_store final : public participant {
       const norm_parts parts =
           norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
       const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
-      const bool is_small = largest * sizeof(element) < whole_below;
+      // Sums of several uses of a rank are added when the step is complete: until then they are whole.
+      const bool is_tied = parameter.tied_over_stages();
+      const bool has_uses = is_tied && found.shared.listings.at(parameter.name()) > 1;
+      const bool is_small =
+          largest * sizeof(element) < options.whole_below || has_uses || (is_tied && options.gradients != tier::device);
       const std::size_t replica_group =
           replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
+      constexpr bool trained = has_gradient<typename Parameter::learning_type>;
+      if constexpr (fits && is_kept) {
+        const tensor_box& box = parameter.local_box();
+        found.shared.names.add(
+            {.name = parameter.name(),
+             .trained = trained,
+             .uses = is_tied ? parameter.uses() : 0,
+             .stage = stage_here,
+             .shape = content_hash().add_text(shape_text(parameter.shape().extents())).add_text(box.text()).value(),
+             .decay = static_cast<std::uint64_t>(parameter.decay())});
+      }
       if constexpr (!fits || !is_kept) {
         return;
-      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
+      } else if constexpr (!trained) {
+        if (has_uses) {
+          const auto [first, is_new] = found.shared.frozen.emplace(parameter.name(), found.stored.frozen.size());
+          if (!is_new) return found.stored.frozen_uses.push_back({&parameter, first->second});
+        }
         found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
+        if (is_tied) {
+          const auto [first, is_new] = found.shared.trained.emplace(parameter.name(), found.stored.members.size());
+          // One that is listed twice is refused like any other.
+          if (!is_new && &found.stored.members[first->second].parameter() != &parameter)
+            return found.stored.uses.push_back({&parameter, first->second});
+        }
         expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
         found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
+        if (is_tied && (has_uses || mesh.shape().pipeline > 1)) found.stored.members.back().set_uses(1);
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     };
     if constexpr (lists_stages<Model>) {
       model.for_each_stage([&](std::size_t stage, auto& part) {
-        found.norm.begin_stage(stage);
+        found.norm.begin_stage(stage_here = stage);
         part.for_each_parameter(add);
       });
     } else {
       model.for_each_parameter(add);
     }
   }
-  void expect_names_apart(where at) const;
+  // Which parameters stages share, and who counts them in the norm: the first of the ranks that have them.
+  static void find_ties(listed_parameters& found, const mesh& mesh, where at);
+  // Memory for sums of uses, and for what other ranks have of them.
+  void lease_ties(const stored_parameters<value_type, gradient_type>& found, where at);
+  void compare_ties(where at);
   void compare_along_tensor(where at);
   static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
 
@@ -45973,6 +46371,7 @@ class parameter_store final : public participant {
   file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
   std::vector<norm_place> norm_places_;
+  shared_parameters shared_;
   std::optional<gradient_norm<value_type>> norm_;  // its memory comes after that of the parameters
   std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
   double squares_ = 0;                                    // of those
@@ -46192,6 +46591,7 @@ void parameter_store<Run, Precision>::lease_memory(const stored_parameters<value
     frozen_.bind(frozen, std::exchange(file_, nullptr));
   }
   run_->keep(frozen_.kept());
+  lease_ties(found, at);
   if (const host_access* const access = run_->engine().access(at)) {
     set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
     set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
@@ -46313,6 +46713,7 @@ void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (!std::exchange(compared_, true)) {
     expect_agreement(*mesh_, start.participants, at);
     compare_along_tensor(at);
+    compare_ties(at);
   }
   expect_plan_compared(at);
   buckets_.begin_unwritten(start.micro_batches, at);
@@ -46444,12 +46845,70 @@ void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, whe
 }
 
 template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_names_apart(where at) const {
-  if (rehearsed() || mesh_->shape().pipeline == 1) return;
-  stage_names own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-  own.expect_apart(*mesh_, at);
+void parameter_store<Run, Precision>::find_ties(listed_parameters& found, const mesh& mesh, where at) {
+  shared_parameters& shared = found.shared;
+  const std::vector<tied_name> all = shared.names.find_ties(mesh, at);
+  for (const tied_name& each : all) {
+    shared.all.push_back(each.name);
+    shared.own.push_back(shared_parameters::nowhere);
+    const auto& ranks = each.ranks;
+    const int here = mesh.layout_coordinate().pipeline;
+    if (std::find(ranks.begin(), ranks.end(), here) == ranks.end()) continue;
+    std::size_t number = 0;
+    while (stage_names::hash_of(found.stored.members[number].parameter().name()) != each.name) ++number;
+    shared.own.back() = number;
+    shared.over_ranks.push_back({number, ranks});
+    if (ranks.front() == here) continue;
+    found.places[number].share = norm_share::counted_elsewhere;
+    found.norm.count_elsewhere(found.places[number].parameter);
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::lease_ties(const stored_parameters<value_type, gradient_type>& found, where at) {
+  for (const auto& [use, of] : found.frozen_uses)
+    use->bind(const_cast<value_type*>(frozen_.members()[of].parameter->value()));
+  if (buckets_.use_elements() > 0)
+    buckets_.bind_uses(
+        run_->template lease<gradient_type>(tier::device, buckets_.use_elements(), "gradients of tied uses", at));
+  if (const host_access* const access = run_->engine().access(at)) {
+    for (const auto& each : buckets_.tied().uses()) each.use->set_host_view(access);
+    for (const auto& [use, of] : found.frozen_uses) use->set_host_view(access);
+  }
+  if (shared_.over_ranks.empty()) return;
+  const auto room = [&](int rank) {
+    const bucket_places places(buckets_.layout(), in_replica_groups(rank));
+    std::size_t most = 0;
+    for (const tied_ranks& each : shared_.over_ranks)
+      most = greater_of(
+          most, tied_sums<value_type>::room_for(places[buckets_.bucket_of(each.parameter)].own, each.ranks.size() - 1));
+    return most;
+  };
+  buckets_.sum_over(mesh_->pipeline(at), shared_.over_ranks,
+                    run_->template lease_shard<gradient_type>(tier::device, room, "gradients of other stages", at));
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_ties(where at) {
+  if (rehearsed() || shared_.all.empty()) return;
+  std::vector<std::uint64_t> values;
+  for (const std::size_t number : shared_.own) {
+    content_hash hash;
+    const bool is_whole = number != shared_parameters::nowhere && !buckets_.parameter(number).divided();
+    if (is_whole)
+      buckets_.parameter(number).each_kept(
+          [&](std::size_t, std::span<value_type> kept) { hash.add_bytes(kept.data(), kept.size_bytes()); });
+    values.push_back(is_whole ? hash.value() : rank_comparison::abstains);
+  }
+  rank_comparison compared;
+  if (!compared.differ(mesh_->pipeline(at), values, at)) return;
+  const std::size_t number = shared_.own[compared.first()];
+  const bool here = number != shared_parameters::nowhere;
+  throw usage_error(compared.ranks(mesh_->pipeline(at)) +
+                        " of the pipeline begin with different values of a parameter that their stages share" +
+                        (here ? ", " + printable(buckets_.parameter(number).name()) : std::string()) +
+                        ": initialise it with one seed, or fill it from one source",
+                    at);
 }
 
 template <class Run, class Precision>
@@ -46479,9 +46938,9 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       parts_(stages.size()),
       in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
       // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
-      gathers_by_(in_file_                            ? gather_by::collectives
+      gathers_by_(in_file_                                   ? gather_by::collectives
                   : found.stored.gathers == gather_by::reach ? options.gathers
-                                                      : found.stored.gathers),
+                                                             : found.stored.gathers),
       files_(options.files),
       buckets_(std::move(found.stored.members),
                replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
@@ -46490,13 +46949,14 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       frozen_(std::move(found.stored.frozen),
               replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at),
-      norm_places_(found.places) {
+      norm_places_(found.places),
+      shared_(std::move(found.shared)) {
+  buckets_.add_uses(std::move(found.stored.uses), at);
   lease_memory(found.stored, stages, options, at);
   norm_.emplace(found.norm, std::move(found.places),
                 run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at);
   write_first_values(options.seed, at);
   if (reaches_) expect_plan_compared(at);  // which ends on no rank before the values are there
-  expect_names_apart(at);
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
 }
 
@@ -49356,6 +49816,16 @@ void each_tensor_part(
   }
 }
 
+/// Calls `visit(parameter)` for those of `model`, but of one that several stages of this rank share for the first
+/// alone.
+template <lists_parameters Model, class Visit>
+void each_once(Model& model, Visit&& visit) {
+  std::set<std::string> tied;
+  model.for_each_parameter([&](auto& parameter) {
+    if (!parameter.tied_over_stages() || tied.insert(parameter.name()).second) visit(parameter);
+  });
+}
+
 /// Calls `visit(global_offset, std::span<const T>)` for what this rank writes of a parameter, number `number` of its
 /// model; see `each_written`.
 template <class T>
@@ -49376,7 +49846,7 @@ void each_written_of(const mesh& mesh, const parameter_base<T>& parameter, std::
 template <lists_parameters Model, class Visit>
 void each_written(const mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
-  model.for_each_parameter([&](const auto& parameter) {
+  each_once(model, [&](const auto& parameter) {
     each_written_of(mesh, parameter, number++,
                     [&](std::size_t first, auto values) { visit(parameter, first, values); });
   });
@@ -49428,7 +49898,7 @@ template <lists_parameters Model, class Tensors = one_tensor_each>
 [[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
   std::vector<safetensors::declaration> own;
-  model.for_each_parameter([&](auto& parameter) {
+  each_once(model, [&](auto& parameter) {
     for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
   });
   declared_tensors out;

@@ -44,6 +44,7 @@
 #include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/bucket/shards.hpp"
+#include "belay/parallel/bucket/tied_sums.hpp"
 #include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/bucket/value_gathers.hpp"
 #include "belay/parallel/file_shards.hpp"
@@ -182,6 +183,36 @@ class gradient_buckets {
     }
   }
 
+  /// Other stages of this rank use parameters too: each adds to a sum of its own. Called once, before `bind`. Throws
+  /// usage_error where such a parameter's gradient is divided.
+  void add_uses(std::vector<tied_use<T>> uses, where at = where::current()) {
+    for (const tied_use<T>& each : uses) {
+      const std::size_t b = bucket_of_[each.of];
+      if (shards_.divides(b))
+        throw usage_error("parameter " + printable(members_[each.of].parameter().name()) +
+                              " has several uses on a rank, whose sums are added when the step is complete: its "
+                              "gradient is not divided",
+                          at);
+      bucket_of_.push_back(b);
+    }
+    tied_.add(std::move(uses));
+    while (contributors_.size() < contributing_count()) contributors_.emplace_back(*this, contributors_.size());
+    contributions_ = contribution_map(this->uses(), contributions_.max_micro_batches(), at);
+  }
+  /// Elements of the memory for the sums of such uses, and that memory. Called after `bind`.
+  [[nodiscard]] std::size_t use_elements() const noexcept { return tied_.elements(); }
+  void bind_uses(std::span<gradient_type> memory) {
+    tied_.bind(
+        memory, [&](std::size_t number) { return members_[number].parameter().value(); },
+        [&](std::size_t use) { return &contributors_[members_.size() + use]; });
+  }
+  /// Stages of other ranks use parameters too: `finish` sums their gradients over `stages`, a pipeline, in the order of
+  /// `shared`, which is one on all ranks. `room` has memory for what others have: see `tied_sums`.
+  void sum_over(const group& stages, std::vector<tied_ranks> shared, std::span<gradient_type> room) {
+    tied_.sum_over(stages, std::move(shared), room);
+  }
+  [[nodiscard]] const tied_sums<T>& tied() const noexcept { return tied_; }
+
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
@@ -189,6 +220,7 @@ class gradient_buckets {
     for (auto& each : contributors_) each.note_written();
     if (!rehearsed()) {
       zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) zero_in_memory(gradient_of(p), at);
     }
     expect(micro_batches, at);
   }
@@ -203,7 +235,7 @@ class gradient_buckets {
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
     if (!rehearsed()) {
-      if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
+      if (contributing(parameter).gradient() == nullptr) return;  // divided
       zero_in_memory(gradient_of(parameter), where::current());
     }
   }
@@ -249,7 +281,7 @@ class gradient_buckets {
     const where at = how.at;
     if (how.event.source() != nullptr) computed_ = how.event;
     if (!in_step()) throw usage_error("a contribution outside of a step: call begin first", at);
-    const std::size_t known = first < members_.size() ? members_.size() - first : 0;
+    const std::size_t known = first < contributing_count() ? contributing_count() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
       const std::size_t b = bucket_of_[p];
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch) &&
@@ -258,7 +290,7 @@ class gradient_buckets {
           if (!shards_.contributed(b, micro_batch)) continue;
           const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
           if (states_.of(b) == gradient_phase::reducing) copies_.reduced(b, over);
-        } else if (seals()) {
+        } else if (seals() && !has_uses(p)) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
@@ -279,12 +311,21 @@ class gradient_buckets {
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
     if (!in_step()) throw usage_error("a graph is launched outside of a step", at);
+    if (tied_.any())
+      throw usage_error("parameter " + printable(tied_.uses().front().use->name()) +
+                            " has several uses on a rank, whose sums no graph adds: run the steps without one",
+                        at);
     contributions_ = recorded;
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     states_.recall();
     shards_.recall();
     copies_.recall();
+  }
+
+  /// The parameter whose gradient a contribution is to: one of the buckets, or a further use, whose numbers follow.
+  [[nodiscard]] trainable_parameter<T>& contributing(std::size_t number) const noexcept {
+    return number < members_.size() ? members_[number].parameter() : *tied_.uses()[number - members_.size()].use;
   }
 
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
@@ -347,13 +388,15 @@ class gradient_buckets {
   }
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
-  [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
+  [[nodiscard]] std::string missing_text() const {
+    return missing_contributions<T>(contributions_, all_contributing_count());
+  }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
-    return {members_[p].parameter().gradient(), layout_.size(p)};
+    return {contributing(p).gradient(), contributing(p).local_size()};
   }
   void scale_owned(gradient_type scale, where at) const {
     update_observer* const queues = updates_.last(observer_turn::queues_work);
@@ -366,7 +409,18 @@ class gradient_buckets {
   }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
-    for (const auto& member : members_) out.push_back(member.parameter().uses());
+    for (const auto& member : members_) out.push_back(member.uses());
+    out.resize(contributing_count(), 1);
+    return out;
+  }
+  [[nodiscard]] std::size_t contributing_count() const noexcept { return members_.size() + tied_.uses().size(); }
+  // Whether the parameter is, or has, one of several uses of this rank.
+  [[nodiscard]] bool has_uses(std::size_t p) const noexcept {
+    return tied_.any() && (p >= members_.size() || tied_.has_uses_of(p));
+  }
+  [[nodiscard]] std::vector<bucket_member<T>> all_contributing_count() const {
+    std::vector<bucket_member<T>> out = members_;
+    for (const tied_use<T>& each : tied_.uses()) out.emplace_back(*each.use, 0);
     return out;
   }
   [[nodiscard]] const auto& unique_members(where at) const { return check_members<T>(members_, at), members_; }
@@ -414,11 +468,13 @@ class gradient_buckets {
     states_.begin([&](std::size_t b) {
       std::size_t uses = 0;
       for (std::size_t parameter : layout_.buckets()[b].members) uses += contributions_.uses(parameter);
+      for (std::size_t p = members_.size(); p < contributing_count(); ++p) uses += bucket_of_[p] == b ? 1 : 0;
       return micro_batches * uses;
     });
+    uses_added_ = !tied_.any();
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
+        if (!shards_.divides(bucket_of_[p]) && !has_uses(p)) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -427,6 +483,7 @@ class gradient_buckets {
     for (; states_.can_start(); states_.note_started()) {
       const std::size_t number = states_.started();
       const auto& b = layout_.buckets()[number];
+      if (!uses_added_ && has_uses(b.members.front())) break;  // a bucket of its own
       Group& group = replica_groups_[b.replica_group].group;
       if (group.size() < 2 || b.count == 0 || shards_.divides(number)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
@@ -455,7 +512,14 @@ class gradient_buckets {
   [[nodiscard]] std::string wait_complete(where at) {
     if (!in_step()) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
+    add_sums_of_uses(at);
     wait_for_buckets();
+    std::string changed = seal_all();
+    sum_over_ranks(at);
+    return changed;
+  }
+  // How a gradient has changed after its last contribution, or "". Reduced copies are the gradients from here on.
+  [[nodiscard]] std::string seal_all() {
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shards_.divides(bucket_of_[p])) continue;
@@ -470,11 +534,35 @@ class gradient_buckets {
     return {};
   }
 
+  // Of a complete step: the sums of uses on this rank, to the first one's, which may then be reduced.
+  void add_sums_of_uses(where at) {
+    if (uses_added_) return;
+    for (std::size_t i = 0; i < tied_.uses().size() && !rehearsed(); ++i)
+      if (const std::size_t use = members_.size() + i; !contributors_[use].unwritten())
+        tied_.add_use(any_group(), i, contributing(tied_.uses()[i].of).gradient(), at);
+    for (std::size_t p = 0; seals() && p < members_.size(); ++p)
+      if (has_uses(p)) note_complete(p, gradient_checksums::no_micro_batch, at);
+    uses_added_ = true;
+    launch_ready(at);
+  }
+  // Of what other ranks have of parameters that stages share. Also where the step is abandoned: they wait.
+  void sum_over_ranks(where at) {
+    if (tied_.shared().empty()) return;
+    const auto own = [&](std::size_t p) {
+      const std::size_t b = bucket_of_[p];
+      const std::span<gradient_type> kept = memory_.gradients_of(layout_, b);
+      return shards_.divides(b) ? kept : kept.subspan(memory_.places[b].before, memory_.places[b].own);
+    };
+    tied_.sum(any_group(), own, computed_, at);
+  }
+
   void reduce_what_there_is(where at) {
+    uses_added_ = true;
     states_.abandon();
     shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
+    sum_over_ranks(at);
     states_.withdraw();
   }
 
@@ -503,7 +591,7 @@ class gradient_buckets {
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
-      throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
+      throw usage_error(wrong_contribution<T>(contributions_, all_contributing_count(), parameter, micro_batch), at);
   }
 
   std::vector<bucket_member<T>> members_;
@@ -516,6 +604,8 @@ class gradient_buckets {
   update_observers updates_;
   value_gathers<Group> gathers_;
   gradient_shards<T, Group> shards_;
+  tied_sums<T> tied_;
+  bool uses_added_ = true;  // to the parameters' gradients, in this step
   contribution_map contributions_;
   gradient_checksums& checksums_;
   shard_copies<T, Group> copies_;

@@ -101,18 +101,24 @@ class counted_normal {
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
 
+/// Where the uses of a tied parameter are: layers of one stage that point to it; or stages of a pipeline, each of which
+/// lists a parameter of its own of that name, and uses it once.
+enum class tied_over : std::uint8_t { layers, stages };
+
 /// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
-/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
-/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the model, of the
-/// same layer, whose memory its own continues: a layer may multiply by the rows of both at once (`joined_rows`). Each
-/// stays a parameter of its own.
+/// `uses`: each of them contributes to its gradient once a micro-batch. Stages that share one have a specification that
+/// says so, alike on all of them; in a pipeline of one stage all uses are layers of that. `joins` names the tensors
+/// that a stack of several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a
+/// parameter of its name. It is empty where the parameter is one tensor. `follows` names the parameter before it in the
+/// model, of the same layer, whose memory its own continues: a layer may multiply by the rows of both at once
+/// (`joined_rows`). Each stays a parameter of its own.
 struct parameter_spec {
   std::string name;                             // decides the first values: the same on every mesh, unique in the model
   parameter_shape shape;                        // the global one
   initial first_values = initial::constant(0);  // written by the store, or by `initialise`
   weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
-  std::size_t uses = 1;                         // layers that share it
+  std::size_t uses = 1;                         // layers that share it, or stages:
+  tied_over tied = tied_over::layers;           // where these are
   std::vector<std::string> joins = {};          // tensors that it is made of
   std::string follows = {};                     // the parameter that it lies behind
 };
@@ -202,8 +208,9 @@ class parameter_base {
   [[nodiscard]] const parameter_shape& shape() const noexcept { return spec_.shape; }
   [[nodiscard]] const parameter_spec& spec() const noexcept { return spec_; }
   [[nodiscard]] weight_decay decay() const noexcept { return spec_.decay; }
-  /// Layers that share the parameter: 1 unless it is tied.
+  /// Layers, or stages, that share the parameter: 1 unless it is tied.
   [[nodiscard]] std::size_t uses() const noexcept { return spec_.uses; }
+  [[nodiscard]] bool tied_over_stages() const noexcept { return spec_.tied == tied_over::stages; }
   [[nodiscard]] std::size_t global_size() const noexcept { return spec_.shape.size(); }
 
   /// The part of the parameter that is held here, which ZeRO may divide further.

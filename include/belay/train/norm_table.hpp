@@ -66,6 +66,9 @@ class norm_table {
   /// than any memory holds.
   std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
+  /// Another table of the whole model has parameter `number` too, and counts its entries.
+  void count_elsewhere(std::size_t number) noexcept;
+
   /// Parameters that are added from now on are of this stage of a pipeline.
   void begin_stage(std::size_t number) noexcept { stage_ = number; }
   /// Finds which of the ranks of `ranks`, a pipeline, holds which stage, where ranks may hold several: all parameters

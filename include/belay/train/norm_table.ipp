@@ -32,6 +32,13 @@ BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_element
   return parameters_.size() - 1;
 }
 
+BELAY_DECL void norm_table::count_elsewhere(std::size_t number) noexcept {
+  std::size_t elements = 0;
+  const table_range parts = parameters_[number];
+  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) elements += parts_[part].count;
+  for (unsigned k = 0; k < sums_.size(); ++k) sums_[k] -= lesser_of(sums_[k], ownership_unit(k).count(elements));
+}
+
 BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
   if (unit.k() <= unit_.k()) return;
   unit_ = unit;

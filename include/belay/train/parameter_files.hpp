@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,6 +76,16 @@ void each_tensor_part(
   }
 }
 
+/// Calls `visit(parameter)` for those of `model`, but of one that several stages of this rank share for the first
+/// alone.
+template <lists_parameters Model, class Visit>
+void each_once(Model& model, Visit&& visit) {
+  std::set<std::string> tied;
+  model.for_each_parameter([&](auto& parameter) {
+    if (!parameter.tied_over_stages() || tied.insert(parameter.name()).second) visit(parameter);
+  });
+}
+
 /// Calls `visit(global_offset, std::span<const T>)` for what this rank writes of a parameter, number `number` of its
 /// model; see `each_written`.
 template <class T>
@@ -95,7 +106,7 @@ void each_written_of(const mesh& mesh, const parameter_base<T>& parameter, std::
 template <lists_parameters Model, class Visit>
 void each_written(const mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
-  model.for_each_parameter([&](const auto& parameter) {
+  each_once(model, [&](const auto& parameter) {
     each_written_of(mesh, parameter, number++,
                     [&](std::size_t first, auto values) { visit(parameter, first, values); });
   });
@@ -147,7 +158,7 @@ template <lists_parameters Model, class Tensors = one_tensor_each>
 [[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
   std::vector<safetensors::declaration> own;
-  model.for_each_parameter([&](auto& parameter) {
+  each_once(model, [&](auto& parameter) {
     for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
   });
   declared_tensors out;

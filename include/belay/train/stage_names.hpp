@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Names of tensors over the stages of a pipeline. A file has one tensor of a name, so what two stages call alike is one
-// tensor, or one of the two is lost: trained ones are refused when a store is made, and of others the values are
-// compared where they are written.
+// tensor, or one of the two is lost: trained ones are refused when a store is made, unless both stages say that they
+// share it, and of others the values are compared where they are written.
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
-#include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
-#include "belay/train/safetensors/file_agreement.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -38,44 +33,59 @@ namespace belay::inline BELAY_ABI {
 BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
                                  std::span<const std::uint64_t> sums, where at);
 
-/// The names of one stage's parameters.
+/// A trained parameter that stages of a pipeline share, and the ranks of it that have such stages, in their order.
+struct tied_name {
+  std::uint64_t name;  // as `stage_names::hash_of` has it
+  std::vector<int> ranks;
+};
+
+/// The parameters that this rank's stages list.
 class stage_names {
  public:
-  void add_trained(const std::string& name) { add(name, 1); }
-  void add_frozen(const std::string& name) { add(name, 0); }
+  /// A parameter of stage `stage`: `trained`, tied over `uses` stages, or 0. `shape` and `decay` are hashes of what
+  /// else is alike where it is tied.
+  struct listing {
+    std::string name;
+    bool trained = true;
+    std::size_t uses = 0;
+    std::size_t stage = 0;
+    std::uint64_t shape = 0;
+    std::uint64_t decay = 0;
+  };
+  void add(listing one);
 
-  /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
-  /// trains it. Collective over `mesh.pipeline()`.
-  void expect_apart(const mesh& mesh, where at) const {
-    const auto& stages = control_of(mesh.pipeline(at));
-    std::uint64_t most[] = {words_.size()};
-    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
-    const auto room = static_cast<std::size_t>(most[0]);
-    std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
-    own.resize(room);
-    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-    const std::optional<name_clash> clash = first_clash(all, room);
-    if (!clash) return;
-    const std::string name = safetensors::broadcast_text(
-        stages, stages.rank() == clash->later ? printable(names_[clash->number]) : std::string(), clash->later, at);
-    refuse(mesh.shape(), *clash, name, at);
-  }
+  [[nodiscard]] static std::uint64_t hash_of(const std::string& name) noexcept;
+
+  /// The trained parameters that are tied over stages of several ranks, in an order that is one on all of them; a
+  /// rehearsal knows its own. Throws usage_error on all ranks of the pipeline where two of them have a parameter of one
+  /// name that one of them trains and that is not tied; or where stages declare a tied one differently, or are not as
+  /// many as it says. Collective over `mesh.pipeline()`.
+  [[nodiscard]] std::vector<tied_name> find_ties(const mesh& mesh, where at) const;
 
  private:
   static constexpr std::uint64_t none = 0;
-  // Stages that both have parameter `number` of the later one.
-  struct name_clash {
-    int earlier, later;
+  enum word : std::size_t { name_word, trained_word, uses_word, stage_word, shape_word, decay_word, words_each };
+  // A listing as the words of all ranks have it: `number` counts on its rank.
+  struct found_listing {
+    int rank;
     std::size_t number;
+    std::span<const std::uint64_t> words;
   };
 
-  void add(const std::string& name, std::uint64_t trained);
-  // In the words of all stages, `room` of each.
-  [[nodiscard]] static std::optional<name_clash> first_clash(std::span<const std::uint64_t> all, std::size_t room);
-  [[noreturn]] static void refuse(const axes& shape, const name_clash& clash, const std::string& name, where at);
+  [[nodiscard]] std::vector<tied_name> ties_of_rehearsal(const mesh& mesh) const;
+  [[nodiscard]] std::vector<std::uint64_t> words() const;
+  // How listings of one name do not fit together, and the rank of the first that does not fit to those before it.
+  enum class mismatch : std::uint8_t { none, not_tied, declarations, count };
+  struct found_problem {
+    mismatch what = mismatch::none;
+    int rank = 0;
+    const char* different = "";
+  };
+  [[nodiscard]] static found_problem problem_with(const axes& shape, std::span<const found_listing> listings);
+  [[noreturn]] static void refuse(const axes& shape, const found_problem& problem,
+                                  std::span<const found_listing> listings, const std::string& name, where at);
 
-  std::vector<std::string> names_;
-  std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
+  std::vector<listing> listings_;
 };
 
 }  // namespace belay::inline BELAY_ABI

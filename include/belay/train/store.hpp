@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -59,6 +60,7 @@
 #include "belay/train/norm_table.hpp"
 #include "belay/train/range_table.hpp"
 #include "belay/train/shards_in_file.hpp"
+#include "belay/train/stage_names.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
 #include "belay/train/store_update.hpp"
@@ -110,10 +112,26 @@ struct stored_parameters {
   /// Trained parameters and frozen ones, and what the model lends.
   std::vector<bucket_member<T>> members;
   std::vector<frozen_member<T>> frozen;
+  // Of parameters that stages share, those of further stages of the rank, and the first one's number in those lists.
+  std::vector<tied_use<T>> uses;
+  std::vector<std::pair<frozen_parameter<T>*, std::size_t>> frozen_uses;
   std::span<T> values;            // borrowed, or empty
   std::span<Gradient> gradients;  // alike
   /// Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
   gather_by gathers = gather_by::reach;
+};
+
+/// Parameters that stages share, of a rank with these stages: how many of them list each, where the first one is in the
+/// rank's lists, and what ranks of the pipeline agree on.
+struct shared_parameters {
+  std::map<std::string, std::size_t> listings;  // of those of a name
+  std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
+  std::map<std::string, std::size_t> frozen;    // or among frozen ones
+  stage_names names;                            // of all parameters
+  std::vector<tied_ranks> over_ranks;
+  std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
+  std::vector<std::size_t> own;    // the number of each here, or `nowhere`
+  static constexpr std::size_t nowhere = ~std::size_t{0};
 };
 
 /// The copies of a parameter's values, and of its optimizer's state.
@@ -144,12 +162,12 @@ class parameter_store final : public participant {
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+      : parameter_store(run, mesh, listed(model, mesh, options, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+      : parameter_store(run, mesh, listed(model, mesh, options, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
   /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
@@ -158,13 +176,13 @@ class parameter_store final : public participant {
   template <lists_parameters Model>
   parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided, tier::device, options, at)}, options, at) {}
+      : parameter_store(run, mesh, listed(model, mesh, options, at), {stage_in(divided, tier::device, options, at)},
+                        options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+  requires(sizeof...(Parts) > 0)
+      parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
@@ -368,6 +386,7 @@ class parameter_store final : public participant {
     stored_parameters<value_type, gradient_type> stored;
     norm_table norm;
     std::vector<norm_place> places;
+    shared_parameters shared;
   };
 
   void note_micro_batches(std::size_t count);
@@ -472,23 +491,26 @@ class parameter_store final : public participant {
   void write_first_values(std::uint64_t seed, where at);
 
   template <class Model>
-  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, const store_options& options,
+                                                where at) {
     listed_parameters found;
-    list(found, 0, model, mesh, whole_below, at);
+    list(found, 0, model, mesh, options, at);
     if constexpr (lends_memory<Model>) {
       found.stored.values = model.borrowed_values();
       found.stored.gradients = model.borrowed_gradients();
     }
+    find_ties(found, mesh, at);
     found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
     if constexpr (lists_stages<Model>) found.norm.find_holders(mesh.pipeline(), at);
     return found;
   }
   template <class... Parts>
-  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, const store_options& options,
                                                 const held_parameters<Parts>&... parts) {
     listed_parameters found;
     std::size_t number = 0;
-    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    (list(found, number++, *parts.part, mesh, options, parts.at), ...);
+    find_ties(found, mesh, first_site(parts...));
     found.norm.widen(mesh.pipeline(), first_site(parts...));
     return found;
   }
@@ -500,9 +522,13 @@ class parameter_store final : public participant {
   // The parameters of one part, in its replica groups.
   template <class Model>
   static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
-                   std::size_t whole_below, where at) {
+                   const store_options& options, where at) {
     const parameter_layers layers(model);
     std::string before;  // the name of the last parameter
+    auto stage_here = static_cast<std::size_t>(mesh.layout_coordinate().pipeline);
+    model.for_each_parameter([&](const auto& parameter) {
+      if (parameter.tied_over_stages()) ++found.shared.listings[parameter.name()];
+    });
     const auto add = [&]<class Parameter>(Parameter& parameter) {
       if (const std::string& follows = parameter.spec().follows; !follows.empty() && follows != before)
         throw usage_error("parameter " + printable(parameter.name()) + " follows " + printable(follows) +
@@ -526,31 +552,61 @@ class parameter_store final : public participant {
       const norm_parts parts =
           norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
       const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
-      const bool is_small = largest * sizeof(element) < whole_below;
+      // Sums of several uses of a rank are added when the step is complete: until then they are whole.
+      const bool is_tied = parameter.tied_over_stages();
+      const bool has_uses = is_tied && found.shared.listings.at(parameter.name()) > 1;
+      const bool is_small =
+          largest * sizeof(element) < options.whole_below || has_uses || (is_tied && options.gradients != tier::device);
       const std::size_t replica_group =
           replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
+      constexpr bool trained = has_gradient<typename Parameter::learning_type>;
+      if constexpr (fits && is_kept) {
+        const tensor_box& box = parameter.local_box();
+        found.shared.names.add(
+            {.name = parameter.name(),
+             .trained = trained,
+             .uses = is_tied ? parameter.uses() : 0,
+             .stage = stage_here,
+             .shape = content_hash().add_text(shape_text(parameter.shape().extents())).add_text(box.text()).value(),
+             .decay = static_cast<std::uint64_t>(parameter.decay())});
+      }
       if constexpr (!fits || !is_kept) {
         return;
-      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
+      } else if constexpr (!trained) {
+        if (has_uses) {
+          const auto [first, is_new] = found.shared.frozen.emplace(parameter.name(), found.stored.frozen.size());
+          if (!is_new) return found.stored.frozen_uses.push_back({&parameter, first->second});
+        }
         found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
+        if (is_tied) {
+          const auto [first, is_new] = found.shared.trained.emplace(parameter.name(), found.stored.members.size());
+          // One that is listed twice is refused like any other.
+          if (!is_new && &found.stored.members[first->second].parameter() != &parameter)
+            return found.stored.uses.push_back({&parameter, first->second});
+        }
         expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
         found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
+        if (is_tied && (has_uses || mesh.shape().pipeline > 1)) found.stored.members.back().set_uses(1);
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     };
     if constexpr (lists_stages<Model>) {
       model.for_each_stage([&](std::size_t stage, auto& part) {
-        found.norm.begin_stage(stage);
+        found.norm.begin_stage(stage_here = stage);
         part.for_each_parameter(add);
       });
     } else {
       model.for_each_parameter(add);
     }
   }
-  void expect_names_apart(where at) const;
+  // Which parameters stages share, and who counts them in the norm: the first of the ranks that have them.
+  static void find_ties(listed_parameters& found, const mesh& mesh, where at);
+  // Memory for sums of uses, and for what other ranks have of them.
+  void lease_ties(const stored_parameters<value_type, gradient_type>& found, where at);
+  void compare_ties(where at);
   void compare_along_tensor(where at);
   static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
 
@@ -573,6 +629,7 @@ class parameter_store final : public participant {
   file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
   std::vector<norm_place> norm_places_;
+  shared_parameters shared_;
   std::optional<gradient_norm<value_type>> norm_;  // its memory comes after that of the parameters
   std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
   double squares_ = 0;                                    // of those

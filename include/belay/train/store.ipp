@@ -221,6 +221,7 @@ void parameter_store<Run, Precision>::lease_memory(const stored_parameters<value
     frozen_.bind(frozen, std::exchange(file_, nullptr));
   }
   run_->keep(frozen_.kept());
+  lease_ties(found, at);
   if (const host_access* const access = run_->engine().access(at)) {
     set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
     set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
@@ -342,6 +343,7 @@ void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (!std::exchange(compared_, true)) {
     expect_agreement(*mesh_, start.participants, at);
     compare_along_tensor(at);
+    compare_ties(at);
   }
   expect_plan_compared(at);
   buckets_.begin_unwritten(start.micro_batches, at);
@@ -473,12 +475,70 @@ void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, whe
 }
 
 template <class Run, class Precision>
-void parameter_store<Run, Precision>::expect_names_apart(where at) const {
-  if (rehearsed() || mesh_->shape().pipeline == 1) return;
-  stage_names own;
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-  own.expect_apart(*mesh_, at);
+void parameter_store<Run, Precision>::find_ties(listed_parameters& found, const mesh& mesh, where at) {
+  shared_parameters& shared = found.shared;
+  const std::vector<tied_name> all = shared.names.find_ties(mesh, at);
+  for (const tied_name& each : all) {
+    shared.all.push_back(each.name);
+    shared.own.push_back(shared_parameters::nowhere);
+    const auto& ranks = each.ranks;
+    const int here = mesh.layout_coordinate().pipeline;
+    if (std::find(ranks.begin(), ranks.end(), here) == ranks.end()) continue;
+    std::size_t number = 0;
+    while (stage_names::hash_of(found.stored.members[number].parameter().name()) != each.name) ++number;
+    shared.own.back() = number;
+    shared.over_ranks.push_back({number, ranks});
+    if (ranks.front() == here) continue;
+    found.places[number].share = norm_share::counted_elsewhere;
+    found.norm.count_elsewhere(found.places[number].parameter);
+  }
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::lease_ties(const stored_parameters<value_type, gradient_type>& found, where at) {
+  for (const auto& [use, of] : found.frozen_uses)
+    use->bind(const_cast<value_type*>(frozen_.members()[of].parameter->value()));
+  if (buckets_.use_elements() > 0)
+    buckets_.bind_uses(
+        run_->template lease<gradient_type>(tier::device, buckets_.use_elements(), "gradients of tied uses", at));
+  if (const host_access* const access = run_->engine().access(at)) {
+    for (const auto& each : buckets_.tied().uses()) each.use->set_host_view(access);
+    for (const auto& [use, of] : found.frozen_uses) use->set_host_view(access);
+  }
+  if (shared_.over_ranks.empty()) return;
+  const auto room = [&](int rank) {
+    const bucket_places places(buckets_.layout(), in_replica_groups(rank));
+    std::size_t most = 0;
+    for (const tied_ranks& each : shared_.over_ranks)
+      most = greater_of(
+          most, tied_sums<value_type>::room_for(places[buckets_.bucket_of(each.parameter)].own, each.ranks.size() - 1));
+    return most;
+  };
+  buckets_.sum_over(mesh_->pipeline(at), shared_.over_ranks,
+                    run_->template lease_shard<gradient_type>(tier::device, room, "gradients of other stages", at));
+}
+
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_ties(where at) {
+  if (rehearsed() || shared_.all.empty()) return;
+  std::vector<std::uint64_t> values;
+  for (const std::size_t number : shared_.own) {
+    content_hash hash;
+    const bool is_whole = number != shared_parameters::nowhere && !buckets_.parameter(number).divided();
+    if (is_whole)
+      buckets_.parameter(number).each_kept(
+          [&](std::size_t, std::span<value_type> kept) { hash.add_bytes(kept.data(), kept.size_bytes()); });
+    values.push_back(is_whole ? hash.value() : rank_comparison::abstains);
+  }
+  rank_comparison compared;
+  if (!compared.differ(mesh_->pipeline(at), values, at)) return;
+  const std::size_t number = shared_.own[compared.first()];
+  const bool here = number != shared_parameters::nowhere;
+  throw usage_error(compared.ranks(mesh_->pipeline(at)) +
+                        " of the pipeline begin with different values of a parameter that their stages share" +
+                        (here ? ", " + printable(buckets_.parameter(number).name()) : std::string()) +
+                        ": initialise it with one seed, or fill it from one source",
+                    at);
 }
 
 template <class Run, class Precision>
@@ -508,9 +568,9 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       parts_(stages.size()),
       in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
       // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
-      gathers_by_(in_file_                            ? gather_by::collectives
+      gathers_by_(in_file_                                   ? gather_by::collectives
                   : found.stored.gathers == gather_by::reach ? options.gathers
-                                                      : found.stored.gathers),
+                                                             : found.stored.gathers),
       files_(options.files),
       buckets_(std::move(found.stored.members),
                replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
@@ -519,13 +579,14 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       frozen_(std::move(found.stored.frozen),
               replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at),
-      norm_places_(found.places) {
+      norm_places_(found.places),
+      shared_(std::move(found.shared)) {
+  buckets_.add_uses(std::move(found.stored.uses), at);
   lease_memory(found.stored, stages, options, at);
   norm_.emplace(found.norm, std::move(found.places),
                 run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at);
   write_first_values(options.seed, at);
   if (reaches_) expect_plan_compared(at);  // which ends on no rank before the values are there
-  expect_names_apart(at);
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
 }
 

@@ -41,7 +41,7 @@ class bucket_contributor final : public contribution_target {
   }
   [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
   [[nodiscard]] std::string_view parameter_name() const noexcept override {
-    return owner_->parameter(parameter_).name();
+    return owner_->contributing(parameter_).name();
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
   stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }

@@ -141,8 +141,9 @@ inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
 /// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
 /// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
-/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; and the identity
-/// of the entry before it whose memory it continues, or 0.
+/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer; the identity of
+/// the entry before it whose memory it continues, or 0; and whether it has a bucket of its own, which is divided as if
+/// there were no other: alike on ranks that share nothing else.
 struct bucket_entry {
   std::size_t elements = 0;
   std::size_t replica_group = 0;
@@ -150,11 +151,12 @@ struct bucket_entry {
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
   std::uint64_t follows = 0;
+  bool is_alone = false;
 
   /// Whether it is placed behind `other`, the entry before it.
   [[nodiscard]] constexpr bool continues(const bucket_entry& other) const noexcept {
     return follows != 0 && follows == other.identity && offset == placed_by_layout &&
-           replica_group == other.replica_group && layer == other.layer;
+           replica_group == other.replica_group && layer == other.layer && !is_alone && !other.is_alone;
   }
 };
 
@@ -205,6 +207,7 @@ class bucket_layout {
         counts;  // elements per rank of the replica group; only for sharded replica groups, else empty
     std::vector<std::size_t> before;  // and of the ranks before each
     std::size_t reduced_at = 0;       // element offset in the gradients' memory of where it is reduced
+    bool is_alone = false;            // one parameter's, which is divided apart
   };
 
   bucket_layout() = default;
@@ -251,7 +254,8 @@ class bucket_layout {
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
       const bool of_one_layer =
           replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
-      if (open[replica_group] == 0 || (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
+      if (open[replica_group] == 0 || entry.is_alone ||
+          (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
           buckets_[open[replica_group] - 1].first != end || (of_one_layer && layer_of[replica_group] != entry.layer)) {
         buckets_.push_back({});
         open[replica_group] = buckets_.size();
@@ -262,7 +266,8 @@ class bucket_layout {
       for (std::size_t i = first; i < behind; ++i) b.members.push_back(i);
       b.count += size;
       if (borrowed_) offsets_[first] = b.first = entry.offset;
-      if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
+      b.is_alone = entry.is_alone;
+      if (b.is_alone || b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
     // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
     // An insertion sort: few buckets are out of order.
@@ -272,7 +277,10 @@ class bucket_layout {
         std::swap(buckets_[j], buckets_[j - 1]);
     std::vector<even_shards> shards;
     for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
-    for (bucket& b : buckets_) place(b, shards[b.replica_group]);
+    for (bucket& b : buckets_) {
+      even_shards apart(replica_groups_[b.replica_group].ranks);
+      place(b, b.is_alone ? apart : shards[b.replica_group]);
+    }
     place_reductions();
   }
 

@@ -31,7 +31,7 @@ class bucket_member {
   template <class Parameter>
   bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
                 std::size_t layer = 0)
-      : replica_group_(replica_group), offset_(offset), layer_(layer) {
+      : replica_group_(replica_group), offset_(offset), layer_(layer), uses_(parameter.uses()) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -43,8 +43,12 @@ class bucket_member {
   operator bucket_entry() const noexcept {
     const std::string& follows = parameter_->spec().follows;
     const std::uint64_t before = follows.empty() ? 0 : identity_of(follows);
-    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_, before};
+    return {parameter_->local_size(),      replica_group_, identity(), offset_, layer_, before,
+            parameter_->tied_over_stages()};
   }
+  /// Contributions of a micro-batch on this rank: of a parameter that stages share, those of one of them.
+  [[nodiscard]] std::size_t uses() const noexcept { return uses_; }
+  void set_uses(std::size_t uses) noexcept { uses_ = uses; }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_of(parameter_->name()); }
 
@@ -58,6 +62,7 @@ class bucket_member {
   std::size_t replica_group_;
   std::size_t offset_;
   std::size_t layer_;
+  std::size_t uses_;
 };
 
 /// Throws usage_error with the name and both positions if a parameter is listed twice, which would divide and update
