@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@
 #include "belay/step.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/loss.hpp"
+#include "tools/heap_allocations/heap_allocations.hpp"
 #include "unit/parallel/support/toy_experts.hpp"
 
 namespace schedule = belay::schedule;
@@ -180,6 +182,31 @@ TEST_CASE("what is added in turns has the bits of one after the other") {
                     },
                     {.streams = streams});
     }
+}
+
+TEST_CASE("pairs of a step allocate nothing after the first steps") {
+  for (const belay::stream_choice& streams : {belay::stream_choice{}, queued}) {
+    std::vector<std::uint64_t> counts;
+    counts.reserve(5);
+    std::array<call_record, 2> records;
+    for (call_record& each : records) each.order.reserve(1024);
+    belay::launch(belay::host::world{2},
+                  [&](auto& rank, auto& run) {
+                    trained_stage trained(rank, run, records[static_cast<std::size_t>(rank.number())],
+                                          pair_use::in_turns);
+                    for ([[maybe_unused]] const std::size_t round : run.steps(5)) {
+                      rank.world().barrier();
+                      const std::uint64_t before = tools::heap_allocations();
+                      trained.train();
+                      rank.world().barrier();
+                      if (!run.rehearsing() && rank.number() == 0) counts.push_back(tools::heap_allocations() - before);
+                    }
+                  },
+                  {.streams = streams});
+    REQUIRE(counts.size() == 5);
+    if (tools::heap_is_counted()) CHECK(counts[0] > 0);
+    for (std::size_t i = 2; i < 5; ++i) CHECK(counts[i] == 0);
+  }
 }
 
 TEST_CASE("a rank that ends in a call of a pair is named on the other one, and nothing of the pair is left") {

@@ -128,3 +128,38 @@ TEST_CASE("an engine has one pair at a time, and without one a layer hands over 
   engine.hand_over();
   CHECK(order == "abcd");
 }
+
+namespace {
+
+struct written_calls final : belay::call_listener {
+  std::string text;
+  void begin(const belay::call_under_way& now) noexcept override { text += std::string("(") + now.layer; }
+  void end() noexcept override { text += ')'; }
+};
+
+}  // namespace
+
+TEST_CASE("a call that hands over ends for who listens, and begins again inside of those around it when it goes on") {
+  belay::tier_meters meters;
+  belay::host_engine engine(belay::host_pages(4096), meters[belay::tier::device]);
+  written_calls calls;
+  engine.watch().tell_calls(calls);
+  using mark = belay::host_engine::watch_type::mark;
+  const auto call_of = [](const char* layer) {
+    return belay::call_under_way{belay::layer_call::forward, layer, 0, 0, belay::where::current()};
+  };
+  flow_pair pair;
+  engine.run_beside(
+      pair,
+      [&] {
+        const mark around{engine.watch(), call_of("a")};
+        const mark within{engine.watch(), call_of("b")};
+        engine.hand_over();
+      },
+      [&] {
+        const mark other{engine.watch(), call_of("c")};
+        engine.hand_over();
+      },
+      [](pair_turn) {}, belay::where::current());
+  CHECK(calls.text == "(a(b))(c)(a(b))(c)");
+}

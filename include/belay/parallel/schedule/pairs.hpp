@@ -33,7 +33,7 @@ template <any_table Table>
 /// A table with as many pairs as found: of computes that stand next to each other in a rank's row, but for weight
 /// gradients in between, which run after the pair. It takes no longer than `of` does with these costs, no message
 /// counted for more; the exchanges are found anew. A table that has pairs has no others, and one with actions beside
-/// its computes none. Of each pair a rank keeps one micro-batch more. Throws usage_error where `costs` has not one
+/// its computes none. A rank keeps up to one chunk more. Throws usage_error where `costs` has not one
 /// entry for each stage.
 [[nodiscard]] BELAY_DECL dynamic_table with_pairs(const dynamic_table& of, const table_costs& costs,
                                                   where at = where::current());
