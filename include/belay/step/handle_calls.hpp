@@ -41,8 +41,12 @@ struct handle_calls {
   /// once, because it has asked for a gradient's memory.
   static bool run_noting(Engine& engine, const invocation& call, invocation_memory& memory, weight_note_list& notes,
                          layer_code code, where at);
-  /// Runs such notes.
-  static void run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at);
+  /// Runs such notes; a half that has none costs no call.
+  static void run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
+    const mark under_way{engine.watch(), call.now(layer_call::weight_gradient)};
+    if (!notes.empty()) run_some(engine, call, notes, at);
+  }
+  static void run_some(Engine& engine, const invocation& call, weight_note_list& notes, where at);
 
   /// Bytes that a call holds until its backward.
   [[nodiscard]] static std::size_t held_bytes(const Engine& engine, const invocation_memory& memory) noexcept {
@@ -119,9 +123,7 @@ bool handle_calls<Engine>::run_noting(Engine& engine, const invocation& call, in
 }
 
 template <class Engine>
-void handle_calls<Engine>::run_noted(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
-  const mark under_way{engine.watch(), call.now(layer_call::weight_gradient)};
-  if (notes.empty()) return;
+void handle_calls<Engine>::run_some(Engine& engine, const invocation& call, weight_note_list& notes, where at) {
   contribution_list contributions;
   call.run(layer_call::weight_gradient, [&] {
     invocation_memory none;
