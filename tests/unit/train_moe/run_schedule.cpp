@@ -99,3 +99,14 @@ TEST_CASE("a schedule that the run cannot have is refused with what would work")
     CHECK(said.find(part) != std::string::npos);
   }
 }
+
+TEST_CASE("pairs overlap where they are asked for, and the table has them then") {
+  options run = run_of(1, "1f1b");
+  CHECK(overlapped_pairs(run, schedule_of(run)) == 0);
+  run.overlap_pairs = true;
+  CHECK(overlapped_pairs(run, schedule_of(run)) == 7);
+  run = run_of(2, "dualpipe-v:atomic");
+  CHECK(overlapped_pairs(run, schedule_of(run)) == 0);  // its pairs run one after the other
+  run.overlap_pairs = true;
+  CHECK(overlapped_pairs(run, schedule_of(run)) == belay::schedule::pairs_of(schedule_of(run)));
+}
