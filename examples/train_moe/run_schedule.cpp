@@ -74,8 +74,9 @@ void expect_one_schedule(const options& run, const belay::group& all) {
   own.add(run.overlap_pairs ? 1U : 0U);
   const std::uint64_t value = own.value();
   if (belay::rank_comparison().differ(all, {&value, 1}, belay::where::current()))
-    throw input_error("--schedule: ranks have different tables: give all of them the same --schedule, --overlap-pairs, "
-                      "--stage-layers and --schedule-costs");
+    throw input_error(
+        "--schedule: ranks have different tables: give all of them the same --schedule, --overlap-pairs, "
+        "--stage-layers and --schedule-costs");
 }
 
 std::vector<std::size_t> layers_of_stages(const options& run, std::size_t stages) {

@@ -117,8 +117,8 @@ TEST_CASE("a schedule that is chosen gives the bits of one rank, and the summary
       for (const char* field : {"loss", "grad_norm"}) CHECK(got.steps[s][field] == alone.steps[s][field]);
     const nlohmann::json& choice = got.summary["schedule_choice"];
     CHECK(choice["asked"] == more[1]);
-    CHECK(choice["by"] == (more.back() == in.file("costs") ? "the costs of " + in.file("costs")
-                                                           : "a probe of each kind of layer"));
+    CHECK(choice["by"] ==
+          (more.back() == in.file("costs") ? "the costs of " + in.file("costs") : "a probe of each kind of layer"));
     CHECK(choice["schedule"] == got.summary["config"]["schedule"]);
     CHECK(choice["layers"].size() == 4);
     for (const nlohmann::json& other : choice["refused"])
@@ -136,8 +136,8 @@ TEST_CASE("a schedule that is chosen gives the bits of one rank, and the summary
 TEST_CASE("auto takes the next table where the plan of a shorter one is over the budget") {
   const schedule_folder in;
   std::ofstream(in.file("costs")) << "belay-costs 1,1\n10,10,10\n10,10,10\n10,10,10\n10,10,30\n";
-  const words flags{"--model", in.file("model.json"), "--steps",          "1",           "--micro-batches", "8",
-                    "--mesh",  "pp=2",                "--schedule-costs", in.file("costs")};
+  const words flags{"--model", in.file("model.json"), "--steps",       "1", "--micro-batches", "8", "--mesh",
+                    "pp=2",    "--schedule-costs",    in.file("costs")};
   const outcome free = run(in, joined(flags, {"--schedule", "auto"}));
   REQUIRE(free.steps.size() == 1);
   const auto most = free.steps[0]["planned_bytes"]["device"].get<std::vector<std::size_t>>();
