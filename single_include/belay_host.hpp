@@ -10614,6 +10614,7 @@ template <class T>
 struct unscaled_wire {
   using element_type = T;
   using scale_type = void;
+  /// Its layout.
   static constexpr wire_layout layout{std::same_as<T, double>  ? "fp64"
                                       : std::same_as<T, float> ? "fp32"
                                       : std::same_as<T, bf16>  ? "bf16"
@@ -10630,6 +10631,7 @@ template <std::size_t Block, scale_form Form = scale_form::ratio>
 struct fp8_block {
   using element_type = fp8_e4m3;
   using scale_type = float;
+  /// Its layout.
   static constexpr wire_layout layout{Form == scale_form::ratio ? "fp8" : "fp8_pow2", dtype::f8_e4m3, Form, Block};
 };
 
@@ -10638,6 +10640,7 @@ struct fp8_block {
 struct mxfp8 {
   using element_type = fp8_e4m3;
   using scale_type = e8m0;
+  /// Its layout.
   static constexpr wire_layout layout{"mxfp8", dtype::f8_e4m3, scale_form::e8m0, 32};
 };
 
@@ -20730,7 +20733,7 @@ class gradient_buckets {
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const {
-    return missing_contributions<T>(contributions_, all_contributing_count());
+    return missing_contributions<T>(contributions_, all_contributing());
   }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
@@ -20759,7 +20762,7 @@ class gradient_buckets {
   [[nodiscard]] bool has_uses(std::size_t p) const noexcept {
     return tied_.any() && (p >= members_.size() || tied_.has_uses_of(p));
   }
-  [[nodiscard]] std::vector<bucket_member<T>> all_contributing_count() const {
+  [[nodiscard]] std::vector<bucket_member<T>> all_contributing() const {
     std::vector<bucket_member<T>> out = members_;
     for (const tied_use<T>& each : tied_.uses()) out.emplace_back(*each.use, 0);
     return out;
@@ -20932,7 +20935,7 @@ class gradient_buckets {
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
-      throw usage_error(wrong_contribution<T>(contributions_, all_contributing_count(), parameter, micro_batch), at);
+      throw usage_error(wrong_contribution<T>(contributions_, all_contributing(), parameter, micro_batch), at);
   }
 
   std::vector<bucket_member<T>> members_;
@@ -45872,9 +45875,11 @@ struct shared_parameters {
   std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
   std::map<std::string, std::size_t> frozen;    // or among frozen ones
   stage_names names;                            // of all parameters
+  /// Those that lie on several ranks, this one among them.
   std::vector<tied_ranks> over_ranks;
   std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
   std::vector<std::size_t> own;    // the number of each here, or `nowhere`
+  /// The number of one that this rank has not.
   static constexpr std::size_t nowhere = ~std::size_t{0};
 };
 

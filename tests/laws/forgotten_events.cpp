@@ -42,7 +42,7 @@ struct forgetful_stream : belay::host_stream {
  private:
   [[nodiscard]] static bool records(const belay::where& from) {
     switch (event) {
-      case forgotten::reduction: return is_in(from, "belay/step/saved.hpp");
+      case forgotten::reduction: return is_in(from, "belay/step/handle_calls.hpp");
       case forgotten::update: return is_in(from, "belay/train/optimizer/update.hpp");
       case forgotten::boundary: return is_in(from, "belay/parallel/pipeline/typed_stage.hpp");
       case forgotten::rows: return is_in(from, "belay/parallel/experts/exchange.hpp");
@@ -51,7 +51,8 @@ struct forgetful_stream : belay::host_stream {
     }
   }
   [[nodiscard]] static bool waits(const belay::where& from, const belay::where& at) {
-    if (is_in(from, "belay/parallel/pipeline/typed_stage.hpp")) return event == forgotten::communication;
+    if (is_in(from, "belay/parallel/pipeline/typed_stage.hpp") || is_in(from, "belay/parallel/experts/exchange.hpp"))
+      return event == forgotten::communication;
     if (!is_in(from, "belay/comm/pending.hpp")) return false;
     const bool of_a_gather = is_in(at, "belay/parallel/bucket/value_gathers.hpp");
     return event == (of_a_gather ? forgotten::gather : forgotten::communication);

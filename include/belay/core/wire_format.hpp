@@ -75,6 +75,7 @@ template <class T>
 struct unscaled_wire {
   using element_type = T;
   using scale_type = void;
+  /// Its layout.
   static constexpr wire_layout layout{std::same_as<T, double>  ? "fp64"
                                       : std::same_as<T, float> ? "fp32"
                                       : std::same_as<T, bf16>  ? "bf16"
@@ -91,6 +92,7 @@ template <std::size_t Block, scale_form Form = scale_form::ratio>
 struct fp8_block {
   using element_type = fp8_e4m3;
   using scale_type = float;
+  /// Its layout.
   static constexpr wire_layout layout{Form == scale_form::ratio ? "fp8" : "fp8_pow2", dtype::f8_e4m3, Form, Block};
 };
 
@@ -99,6 +101,7 @@ struct fp8_block {
 struct mxfp8 {
   using element_type = fp8_e4m3;
   using scale_type = e8m0;
+  /// Its layout.
   static constexpr wire_layout layout{"mxfp8", dtype::f8_e4m3, scale_form::e8m0, 32};
 };
 

@@ -389,7 +389,7 @@ class gradient_buckets {
 
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const {
-    return missing_contributions<T>(contributions_, all_contributing_count());
+    return missing_contributions<T>(contributions_, all_contributing());
   }
   /// Buckets launched so far in this step.
   [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
@@ -418,7 +418,7 @@ class gradient_buckets {
   [[nodiscard]] bool has_uses(std::size_t p) const noexcept {
     return tied_.any() && (p >= members_.size() || tied_.has_uses_of(p));
   }
-  [[nodiscard]] std::vector<bucket_member<T>> all_contributing_count() const {
+  [[nodiscard]] std::vector<bucket_member<T>> all_contributing() const {
     std::vector<bucket_member<T>> out = members_;
     for (const tied_use<T>& each : tied_.uses()) out.emplace_back(*each.use, 0);
     return out;
@@ -591,7 +591,7 @@ class gradient_buckets {
   void refuse_contribution(std::size_t parameter, std::size_t micro_batch, where at) {
     contributions_.count_wrong(parameter, micro_batch);
     if constexpr (checked(check_level::local))
-      throw usage_error(wrong_contribution<T>(contributions_, all_contributing_count(), parameter, micro_batch), at);
+      throw usage_error(wrong_contribution<T>(contributions_, all_contributing(), parameter, micro_batch), at);
   }
 
   std::vector<bucket_member<T>> members_;

@@ -128,9 +128,11 @@ struct shared_parameters {
   std::map<std::string, std::size_t> trained;   // number of the first among trained ones,
   std::map<std::string, std::size_t> frozen;    // or among frozen ones
   stage_names names;                            // of all parameters
+  /// Those that lie on several ranks, this one among them.
   std::vector<tied_ranks> over_ranks;
   std::vector<std::uint64_t> all;  // those of the pipeline that lie on several ranks, and
   std::vector<std::size_t> own;    // the number of each here, or `nowhere`
+  /// The number of one that this rank has not.
   static constexpr std::size_t nowhere = ~std::size_t{0};
 };
 

@@ -73,6 +73,7 @@ class frame : public belay::frame_arithmetic<frame> {
     [[nodiscard]] belay::ledger& obligations() { return ledger_; }
     [[nodiscard]] belay::immediate_stream& compute() { return stream_; }
     static belay::kernel::findings_record* found() { return nullptr; }
+    static void hand_over() {}
 
    private:
     belay::ledger ledger_;
