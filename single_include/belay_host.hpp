@@ -12154,8 +12154,9 @@ class queue_stream {
   void synchronize(where at = where::current());
   /// Returns when all queued work is over, and leaves its exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const;
-  /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
-  /// over; ends the program, as the destructor does, where it does not end.
+  /// Skips what is queued and has not begun, and waits for no event meanwhile: work that is queued later begins after
+  /// the events that were to be waited for. Returns when the running piece of work is over; ends the program, as the
+  /// destructor does, where it does not end.
   void cancel() noexcept;
 
  private:
@@ -12178,6 +12179,11 @@ class queue_stream {
     }
   }
 
+  struct owed_wait {
+    stream_event mark;
+    where at;
+  };
+
   // Has the name of the work in it, for messages.
   template <class Work>
   [[nodiscard]] static constexpr const char* signature_of() noexcept {
@@ -12189,9 +12195,12 @@ class queue_stream {
   void submit();
   void serve();
   void run_slot(std::uint64_t number) noexcept;
+  void owe(closure& passed);
+  [[nodiscard]] bool await_owed();  // false where that was cut short
 
   std::shared_ptr<progress> progress_;
   std::unique_ptr<closure[]> ring_;
+  std::vector<owed_wait> owed_;  // those that have not ended, one a source; of who runs the work
   std::uint64_t queued_ = 0;  // by the thread that queues
   bool ending_ = false;
   std::unique_ptr<turns> turns_;
@@ -12256,12 +12265,21 @@ class queue_stream::progress final : public event_source {
   }
   // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
   void await_event(const stream_event& mark, const where& at) {
-    if (mark.ready()) return mark.synchronize(at);
+    await_over(mark, at);
+    if (mark.ready()) mark.synchronize(at);
+  }
+  // The stream's thread: returns when `mark` is passed, by work that is done or has failed, or the wait is cancelled.
+  void await_over(const stream_event& mark, const where& at) {
+    if (mark.ready()) return;
     now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
     std::optional<stream_patience> mine;
     if (watch_ != nullptr) mine.emplace(*watch_);
-    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + stream_patience::slice, at))
-      if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
+    const event_source& source = *mark.source();
+    const auto wait_a_slice = [&] {
+      return source.wait_until(mark.place(), std::chrono::steady_clock::now() + stream_patience::slice, at);
+    };
+    while (!cancelled() && !wait_a_slice())
+      if (mine) mine->expect_more([this] { return "'s " + name(); }, source, at);
   }
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
   void wait_or_end(std::uint64_t place) const noexcept {
@@ -12362,7 +12380,10 @@ class queue_stream::turns final : public arbitrated {
   [[nodiscard]] bool can_run() const noexcept override {
     const progress& all = *owner_->progress_;
     if (all.done() == all.queued()) return false;
-    return all.cancelled() || all.failed() || owner_->ring_[all.done() % capacity].mark.ready();
+    if (all.cancelled() || all.failed()) return true;
+    return owner_->ring_[all.done() % capacity].mark.ready() &&
+           std::all_of(owner_->owed_.begin(), owner_->owed_.end(),
+                       [](const owed_wait& each) { return each.mark.ready(); });
   }
   void run_next() noexcept override { owner_->run_slot(owner_->progress_->done() + 1); }
 
@@ -12413,7 +12434,7 @@ BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
   closure& slot = next_slot();
   slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
   slot.waited_at = at;
-  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
+  slot.call = [](closure& self) { self.of->await_event(self.mark, self.waited_at); };
   slot.signature = nullptr;
   slot.of = progress_.get();
   submit();
@@ -12437,17 +12458,36 @@ BELAY_DECL void queue_stream::synchronize(where at) {
 BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
   closure& slot = ring_[(number - 1) % capacity];
   std::exception_ptr thrown;
-  if (progress_->failed() || progress_->cancelled()) {
-    slot.mark = {};
-  } else {
-    progress_->begin(slot.signature);
+  if (!progress_->failed() && !progress_->cancelled()) {
     try {
-      slot.call(slot);
+      if (await_owed()) {
+        progress_->begin(slot.signature);
+        slot.call(slot);
+      }
     } catch (...) {
       thrown = std::current_exception();
     }
   }
+  owe(slot);
   progress_->complete(number, std::move(thrown));
+}
+
+// What comes after a wait may use memory that others still work on, also where the wait was skipped or cut short.
+BELAY_DECL void queue_stream::owe(closure& passed) {
+  if (passed.mark.ready()) return static_cast<void>(passed.mark = {});
+  owed_wait own{std::exchange(passed.mark, {}), passed.waited_at};
+  const auto of_source = [&](const owed_wait& other) { return other.mark.source() == own.mark.source(); };
+  const auto found = std::find_if(owed_.begin(), owed_.end(), of_source);
+  if (found == owed_.end())
+    owed_.push_back(std::move(own));
+  else if (found->mark.place() < own.mark.place())
+    *found = std::move(own);
+}
+BELAY_DECL bool queue_stream::await_owed() {
+  if (owed_.empty()) [[likely]] return true;
+  for (const owed_wait& each : owed_) progress_->await_over(each.mark, each.at);
+  std::erase_if(owed_, [](const owed_wait& each) { return each.mark.ready(); });
+  return owed_.empty();
 }
 
 BELAY_DECL void queue_stream::serve() {
@@ -24488,6 +24528,9 @@ namespace belay::inline BELAY_ABI {
 /// mirrors, or by messages between packed rows and slots.
 enum class row_transport : std::uint8_t { here, addressed, mirrored, sent };
 
+/// The order of a move: ranks agree on counts, then rows go to experts; rows go to experts; or rows come to tokens.
+enum class row_direction : std::uint8_t { dispatched, to_experts, to_tokens };
+
 /// One dispatch and one of its slots, by value: it is used when the host is elsewhere, so it has no handle.
 struct moved_rows {
   /// The routing: choices [rows, k], the counts of this rank, and those of all, which a dispatch writes.
@@ -24541,8 +24584,14 @@ class row_moves {
 
   expert_statistics statistics;
   row_message_store messages;  // of dispatches whose rows are sent
-  std::size_t needed = 0;      // rows that a rank was to receive in one dispatch
-  void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
+  void note_needed(std::size_t rows) noexcept {
+    std::size_t known = needed_.load(std::memory_order_relaxed);
+    while (known < rows && !needed_.compare_exchange_weak(known, rows, std::memory_order_relaxed)) {
+    }
+  }
+  /// Rows that a rank was to receive in one dispatch, since the last call. A move of a step that was cut off may still
+  /// be under way.
+  [[nodiscard]] std::size_t take_needed() noexcept { return needed_.exchange(0, std::memory_order_relaxed); }
 
   // On a host, in a communication; `calls` are null where all experts are here.
 
@@ -24552,6 +24601,20 @@ class row_moves {
   void to_experts(const group_calls* calls, const moved_rows& rows, where at);
   /// The owners' rows may be read.
   void to_tokens(const group_calls* calls, const moved_rows& rows, where at);
+
+  // Where the compute stream is queued. A step that is cut off skips what has not begun: nobody has written what a move
+  // of it reads, and peers may be in that communication already.
+
+  /// The number of the next move, which the compute stream is to come to before the move begins.
+  [[nodiscard]] std::uint64_t announce() noexcept { return ++announced_; }
+  void come_to(std::uint64_t number) noexcept {
+    come_to_[number % queued_moves].store(number, std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool was_cut_off(std::uint64_t number) const noexcept {
+    return number != 0 && come_to_[number % queued_moves].load(std::memory_order_relaxed) != number;
+  }
+  /// The part of this rank in a move that was cut off: it has selected nothing, and touches no row.
+  void move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction, where at);
 
   // On a device.
 
@@ -24591,6 +24654,10 @@ class row_moves {
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
   std::vector<p2p> transfers_;  // of one exchange of rows that are sent
+  std::atomic<std::size_t> needed_{0};
+  std::uint64_t announced_ = 0;
+  static constexpr std::size_t queued_moves = 256;  // more than a rank has started and not ended
+  std::array<std::atomic<std::uint64_t>, queued_moves> come_to_{};
 };
 
 /// An expert exchange of whatever rows, as a participant of steps.
@@ -24779,6 +24846,16 @@ BELAY_DECL void row_moves::to_tokens(const group_calls* calls, const moved_rows&
   rows.heap->synchronize_in(*calls, at);
 }
 
+BELAY_DECL void row_moves::move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction,
+                                        where at) {
+  if (direction == row_direction::dispatched) {
+    const view<std::int64_t, 1> own = own_selections();
+    std::fill_n(own.data(), own.size(), std::int64_t{0});
+    gather(calls, 0, at);
+  }
+  rows.heap->synchronize_in(calls, at);
+}
+
 BELAY_DECL void row_moves::count_on_device(const group_calls& calls, const moved_rows& rows, where at) {
   calls.device()->fetch(own_selections().data(), rows.counts, shape_.experts * sizeof(std::int64_t), at);
   shape_.capacity = rows.capacity;
@@ -24932,7 +25009,7 @@ BELAY_DECL void exchange_core::make_room(std::size_t rows, where at) {
 }
 BELAY_DECL expert_overflow exchange_core::take_overflow() noexcept {
   unread_ = false;
-  return {std::exchange(moves_->needed, std::size_t{0}), shape_.capacity};
+  return {moves_->take_needed(), shape_.capacity};
 }
 BELAY_DECL void exchange_core::set_capacity(std::size_t rows, where at) {
   expect_capacity(shape_, rows, element_bytes_, at);
@@ -25593,9 +25670,6 @@ namespace belay::inline BELAY_ABI {
 template <class Frame>
 concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
 
-/// The order of a move: ranks agree on counts, then rows go to experts; rows go to experts; or rows come to tokens.
-enum class row_direction : std::uint8_t { dispatched, to_experts, to_tokens };
-
 /// A move of rows, by value: a stream does it when the host is elsewhere.
 template <class Kernel>
 struct row_move {
@@ -25606,9 +25680,12 @@ struct row_move {
   std::size_t count;
   row_direction direction;
   where at;
+  /// Among those that a queued stream comes to; 0 where the host calls itself.
+  std::uint64_t number = 0;
 
   /// By the host: in a communication, or where all experts are here, with null.
   void on_host(const group_calls* calls) const {
+    if (by->was_cut_off(number)) return by->move_nothing(*calls, rows, direction, at);
     if (direction == row_direction::dispatched) by->count(calls, rows, at);
     if (direction == row_direction::to_tokens) by->to_tokens(calls, rows, at);
     kernel::for_each_row(count, row);
@@ -25835,8 +25912,12 @@ class expert_exchange final : public exchange_core {
       start(frame, move, slot, [move](const group_calls& calls) { move.template on_device<stream_type>(calls); });
     } else {
       if (transport() == row_transport::here) return frame.run([move] { move.on_host(nullptr); });
-      if (runs_later(stream))
-        return start(frame, move, slot, [move](const group_calls& calls) { move.on_host(&calls); });
+      if (runs_later(stream)) {
+        row_move<Kernel> queued = move;
+        queued.number = moves_->announce();
+        stream.run([by = queued.by, number = queued.number] { by->come_to(number); });
+        return start(frame, move, slot, [queued](const group_calls& calls) { queued.on_host(&calls); });
+      }
       frame.run_on_host([&] {
         const group_calls calls = group().calls();
         move.on_host(&calls);
@@ -25855,11 +25936,19 @@ class expert_exchange final : public exchange_core {
     const stream_event over = under_way.event();
     heap_->used_until(over, slot);
     std::move(under_way).in_start_order(move.at);
-    frame.engine().hand_over();  // another micro-batch computes while rows are on their way
-    if constexpr (requires { stream.wait(over, move.at); })
-      stream.wait(over, move.at);
-    else
-      stream.wait(over);
+    const auto wait = [&] {
+      if constexpr (requires { stream.wait(over, move.at); })
+        stream.wait(over, move.at);
+      else
+        stream.wait(over);
+    };
+    try {
+      frame.engine().hand_over();  // another micro-batch computes while rows are on their way
+    } catch (...) {
+      wait();  // what the stream gets after the step that is cut off
+      throw;
+    }
+    wait();
   }
 };
 

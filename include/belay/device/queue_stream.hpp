@@ -23,6 +23,7 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -82,8 +83,9 @@ class queue_stream {
   void synchronize(where at = where::current());
   /// Returns when all queued work is over, and leaves its exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const;
-  /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
-  /// over; ends the program, as the destructor does, where it does not end.
+  /// Skips what is queued and has not begun, and waits for no event meanwhile: work that is queued later begins after
+  /// the events that were to be waited for. Returns when the running piece of work is over; ends the program, as the
+  /// destructor does, where it does not end.
   void cancel() noexcept;
 
  private:
@@ -106,6 +108,11 @@ class queue_stream {
     }
   }
 
+  struct owed_wait {
+    stream_event mark;
+    where at;
+  };
+
   // Has the name of the work in it, for messages.
   template <class Work>
   [[nodiscard]] static constexpr const char* signature_of() noexcept {
@@ -117,9 +124,12 @@ class queue_stream {
   void submit();
   void serve();
   void run_slot(std::uint64_t number) noexcept;
+  void owe(closure& passed);
+  [[nodiscard]] bool await_owed();  // false where that was cut short
 
   std::shared_ptr<progress> progress_;
   std::unique_ptr<closure[]> ring_;
+  std::vector<owed_wait> owed_;  // those that have not ended, one a source; of who runs the work
   std::uint64_t queued_ = 0;  // by the thread that queues
   bool ending_ = false;
   std::unique_ptr<turns> turns_;

@@ -3,6 +3,7 @@
 // The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "belay/core/bounds.hpp"
 #include "belay/device/queue_stream.hpp"
@@ -70,12 +72,21 @@ class queue_stream::progress final : public event_source {
   }
   // The stream's thread: returns when `mark` is reached or the wait is cancelled; throws as the host's waits do.
   void await_event(const stream_event& mark, const where& at) {
-    if (mark.ready()) return mark.synchronize(at);
+    await_over(mark, at);
+    if (mark.ready()) mark.synchronize(at);
+  }
+  // The stream's thread: returns when `mark` is passed, by work that is done or has failed, or the wait is cancelled.
+  void await_over(const stream_event& mark, const where& at) {
+    if (mark.ready()) return;
     now_.store(stream_pace::activity::waits, std::memory_order_relaxed);
     std::optional<stream_patience> mine;
     if (watch_ != nullptr) mine.emplace(*watch_);
-    while (!cancelled() && !mark.synchronize_until(std::chrono::steady_clock::now() + stream_patience::slice, at))
-      if (mine) mine->expect_more([this] { return "'s " + name(); }, *mark.source(), at);
+    const event_source& source = *mark.source();
+    const auto wait_a_slice = [&] {
+      return source.wait_until(mark.place(), std::chrono::steady_clock::now() + stream_patience::slice, at);
+    };
+    while (!cancelled() && !wait_a_slice())
+      if (mine) mine->expect_more([this] { return "'s " + name(); }, source, at);
   }
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
   void wait_or_end(std::uint64_t place) const noexcept {
@@ -176,7 +187,10 @@ class queue_stream::turns final : public arbitrated {
   [[nodiscard]] bool can_run() const noexcept override {
     const progress& all = *owner_->progress_;
     if (all.done() == all.queued()) return false;
-    return all.cancelled() || all.failed() || owner_->ring_[all.done() % capacity].mark.ready();
+    if (all.cancelled() || all.failed()) return true;
+    return owner_->ring_[all.done() % capacity].mark.ready() &&
+           std::all_of(owner_->owed_.begin(), owner_->owed_.end(),
+                       [](const owed_wait& each) { return each.mark.ready(); });
   }
   void run_next() noexcept override { owner_->run_slot(owner_->progress_->done() + 1); }
 
@@ -227,7 +241,7 @@ BELAY_DECL void queue_stream::wait(const stream_event& mark, where at) {
   closure& slot = next_slot();
   slot.mark = mark;  // keeps the other stream's progress alive until the place is passed
   slot.waited_at = at;
-  slot.call = [](closure& self) { self.of->await_event(std::exchange(self.mark, {}), self.waited_at); };
+  slot.call = [](closure& self) { self.of->await_event(self.mark, self.waited_at); };
   slot.signature = nullptr;
   slot.of = progress_.get();
   submit();
@@ -251,17 +265,36 @@ BELAY_DECL void queue_stream::synchronize(where at) {
 BELAY_DECL void queue_stream::run_slot(std::uint64_t number) noexcept {
   closure& slot = ring_[(number - 1) % capacity];
   std::exception_ptr thrown;
-  if (progress_->failed() || progress_->cancelled()) {
-    slot.mark = {};
-  } else {
-    progress_->begin(slot.signature);
+  if (!progress_->failed() && !progress_->cancelled()) {
     try {
-      slot.call(slot);
+      if (await_owed()) {
+        progress_->begin(slot.signature);
+        slot.call(slot);
+      }
     } catch (...) {
       thrown = std::current_exception();
     }
   }
+  owe(slot);
   progress_->complete(number, std::move(thrown));
+}
+
+// What comes after a wait may use memory that others still work on, also where the wait was skipped or cut short.
+BELAY_DECL void queue_stream::owe(closure& passed) {
+  if (passed.mark.ready()) return static_cast<void>(passed.mark = {});
+  owed_wait own{std::exchange(passed.mark, {}), passed.waited_at};
+  const auto of_source = [&](const owed_wait& other) { return other.mark.source() == own.mark.source(); };
+  const auto found = std::find_if(owed_.begin(), owed_.end(), of_source);
+  if (found == owed_.end())
+    owed_.push_back(std::move(own));
+  else if (found->mark.place() < own.mark.place())
+    *found = std::move(own);
+}
+BELAY_DECL bool queue_stream::await_owed() {
+  if (owed_.empty()) [[likely]] return true;
+  for (const owed_wait& each : owed_) progress_->await_over(each.mark, each.at);
+  std::erase_if(owed_, [](const owed_wait& each) { return each.mark.ready(); });
+  return owed_.empty();
 }
 
 BELAY_DECL void queue_stream::serve() {

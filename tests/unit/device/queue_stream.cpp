@@ -47,6 +47,33 @@ TEST_CASE("an event orders two streams") {
   CHECK(seen == 7);
 }
 
+TEST_CASE("work that comes after a wait that was skipped or cut short begins after what was to be waited for") {
+  for (const bool fails : {false, true}) {
+    CAPTURE(fails);
+    std::atomic<bool> released{false};
+    int value = 0, skipped = 0, seen = -1;
+    queue_stream first, second;
+    first.run([&released] { released.wait(false); });
+    first.run([&value] { value = 7; });
+    if (fails) second.run([] { throw std::runtime_error("the first work"); });
+    second.wait(first.record());
+    second.run([&skipped] { ++skipped; });
+    if (fails) {
+      CHECK_THROWS_WITH(second.synchronize(), "the first work");
+    } else {
+      while (second.record().source()->pace().now != belay::stream_pace::activity::waits) std::this_thread::yield();
+      second.cancel();
+    }
+    second.run([&value, &seen] { seen = value; });
+    CHECK(!second.record().ready());
+    released = true;
+    released.notify_all();
+    second.synchronize();
+    CHECK(skipped == 0);
+    CHECK(seen == 7);
+  }
+}
+
 TEST_CASE("more work than the ring holds waits for room") {
   queue_stream stream;
   std::size_t count = 0;

@@ -15,6 +15,8 @@
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +44,9 @@ namespace belay::inline BELAY_ABI {
 /// How rows come to experts of other ranks and back: not at all, by addresses, by messages between slots and their
 /// mirrors, or by messages between packed rows and slots.
 enum class row_transport : std::uint8_t { here, addressed, mirrored, sent };
+
+/// The order of a move: ranks agree on counts, then rows go to experts; rows go to experts; or rows come to tokens.
+enum class row_direction : std::uint8_t { dispatched, to_experts, to_tokens };
 
 /// One dispatch and one of its slots, by value: it is used when the host is elsewhere, so it has no handle.
 struct moved_rows {
@@ -96,8 +101,14 @@ class row_moves {
 
   expert_statistics statistics;
   row_message_store messages;  // of dispatches whose rows are sent
-  std::size_t needed = 0;      // rows that a rank was to receive in one dispatch
-  void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
+  void note_needed(std::size_t rows) noexcept {
+    std::size_t known = needed_.load(std::memory_order_relaxed);
+    while (known < rows && !needed_.compare_exchange_weak(known, rows, std::memory_order_relaxed)) {
+    }
+  }
+  /// Rows that a rank was to receive in one dispatch, since the last call. A move of a step that was cut off may still
+  /// be under way.
+  [[nodiscard]] std::size_t take_needed() noexcept { return needed_.exchange(0, std::memory_order_relaxed); }
 
   // On a host, in a communication; `calls` are null where all experts are here.
 
@@ -107,6 +118,20 @@ class row_moves {
   void to_experts(const group_calls* calls, const moved_rows& rows, where at);
   /// The owners' rows may be read.
   void to_tokens(const group_calls* calls, const moved_rows& rows, where at);
+
+  // Where the compute stream is queued. A step that is cut off skips what has not begun: nobody has written what a move
+  // of it reads, and peers may be in that communication already.
+
+  /// The number of the next move, which the compute stream is to come to before the move begins.
+  [[nodiscard]] std::uint64_t announce() noexcept { return ++announced_; }
+  void come_to(std::uint64_t number) noexcept {
+    come_to_[number % queued_moves].store(number, std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool was_cut_off(std::uint64_t number) const noexcept {
+    return number != 0 && come_to_[number % queued_moves].load(std::memory_order_relaxed) != number;
+  }
+  /// The part of this rank in a move that was cut off: it has selected nothing, and touches no row.
+  void move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction, where at);
 
   // On a device.
 
@@ -146,6 +171,10 @@ class row_moves {
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
   std::vector<p2p> transfers_;  // of one exchange of rows that are sent
+  std::atomic<std::size_t> needed_{0};
+  std::uint64_t announced_ = 0;
+  static constexpr std::size_t queued_moves = 256;  // more than a rank has started and not ended
+  std::array<std::atomic<std::uint64_t>, queued_moves> come_to_{};
 };
 
 /// An expert exchange of whatever rows, as a participant of steps.

@@ -105,6 +105,16 @@ BELAY_DECL void row_moves::to_tokens(const group_calls* calls, const moved_rows&
   rows.heap->synchronize_in(*calls, at);
 }
 
+BELAY_DECL void row_moves::move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction,
+                                        where at) {
+  if (direction == row_direction::dispatched) {
+    const view<std::int64_t, 1> own = own_selections();
+    std::fill_n(own.data(), own.size(), std::int64_t{0});
+    gather(calls, 0, at);
+  }
+  rows.heap->synchronize_in(calls, at);
+}
+
 BELAY_DECL void row_moves::count_on_device(const group_calls& calls, const moved_rows& rows, where at) {
   calls.device()->fetch(own_selections().data(), rows.counts, shape_.experts * sizeof(std::int64_t), at);
   shape_.capacity = rows.capacity;
@@ -258,7 +268,7 @@ BELAY_DECL void exchange_core::make_room(std::size_t rows, where at) {
 }
 BELAY_DECL expert_overflow exchange_core::take_overflow() noexcept {
   unread_ = false;
-  return {std::exchange(moves_->needed, std::size_t{0}), shape_.capacity};
+  return {moves_->take_needed(), shape_.capacity};
 }
 BELAY_DECL void exchange_core::set_capacity(std::size_t rows, where at) {
   expect_capacity(shape_, rows, element_bytes_, at);

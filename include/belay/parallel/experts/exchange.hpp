@@ -56,9 +56,6 @@ namespace belay::inline BELAY_ABI {
 template <class Frame>
 concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
 
-/// The order of a move: ranks agree on counts, then rows go to experts; rows go to experts; or rows come to tokens.
-enum class row_direction : std::uint8_t { dispatched, to_experts, to_tokens };
-
 /// A move of rows, by value: a stream does it when the host is elsewhere.
 template <class Kernel>
 struct row_move {
@@ -69,9 +66,12 @@ struct row_move {
   std::size_t count;
   row_direction direction;
   where at;
+  /// Among those that a queued stream comes to; 0 where the host calls itself.
+  std::uint64_t number = 0;
 
   /// By the host: in a communication, or where all experts are here, with null.
   void on_host(const group_calls* calls) const {
+    if (by->was_cut_off(number)) return by->move_nothing(*calls, rows, direction, at);
     if (direction == row_direction::dispatched) by->count(calls, rows, at);
     if (direction == row_direction::to_tokens) by->to_tokens(calls, rows, at);
     kernel::for_each_row(count, row);
@@ -298,8 +298,12 @@ class expert_exchange final : public exchange_core {
       start(frame, move, slot, [move](const group_calls& calls) { move.template on_device<stream_type>(calls); });
     } else {
       if (transport() == row_transport::here) return frame.run([move] { move.on_host(nullptr); });
-      if (runs_later(stream))
-        return start(frame, move, slot, [move](const group_calls& calls) { move.on_host(&calls); });
+      if (runs_later(stream)) {
+        row_move<Kernel> queued = move;
+        queued.number = moves_->announce();
+        stream.run([by = queued.by, number = queued.number] { by->come_to(number); });
+        return start(frame, move, slot, [queued](const group_calls& calls) { queued.on_host(&calls); });
+      }
       frame.run_on_host([&] {
         const group_calls calls = group().calls();
         move.on_host(&calls);
@@ -318,11 +322,19 @@ class expert_exchange final : public exchange_core {
     const stream_event over = under_way.event();
     heap_->used_until(over, slot);
     std::move(under_way).in_start_order(move.at);
-    frame.engine().hand_over();  // another micro-batch computes while rows are on their way
-    if constexpr (requires { stream.wait(over, move.at); })
-      stream.wait(over, move.at);
-    else
-      stream.wait(over);
+    const auto wait = [&] {
+      if constexpr (requires { stream.wait(over, move.at); })
+        stream.wait(over, move.at);
+      else
+        stream.wait(over);
+    };
+    try {
+      frame.engine().hand_over();  // another micro-batch computes while rows are on their way
+    } catch (...) {
+      wait();  // what the stream gets after the step that is cut off
+      throw;
+    }
+    wait();
   }
 };
 
