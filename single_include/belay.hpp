@@ -12482,7 +12482,8 @@ BELAY_DECL void queue_stream::owe(closure& passed) {
     *found = std::move(own);
 }
 BELAY_DECL bool queue_stream::await_owed() {
-  if (owed_.empty()) [[likely]] return true;
+  if (owed_.empty()) [[likely]]
+    return true;
   for (const owed_wait& each : owed_) progress_->await_over(each.mark, each.at);
   std::erase_if(owed_, [](const owed_wait& each) { return each.mark.ready(); });
   return owed_.empty();
@@ -19137,8 +19138,8 @@ class participant {
 
   /// In a commit, on all ranks: may be collective. What is reduced is kept until it is taken or discarded.
   virtual void finish(const divisor_value& /*divisor*/, where /*at*/) {}
-  /// Instead of `finish`, in a commit that is refused before gradients are complete: joins the collectives that peers
-  /// wait in.
+  /// Instead of `finish`, in a commit that all ranks refuse before gradients are complete, since one has lost handles:
+  /// may be collective.
   virtual void abandon(where /*at*/) { withdraw(); }
   /// The step ends without commit. Nothing waits for peers.
   virtual void withdraw() noexcept {}
@@ -19174,8 +19175,10 @@ class participant {
 class step_ranks {
  public:
   /// Throws usage_error on all ranks where their participants differ, or what their libraries have `chosen` for the
-  /// same problem; null: of a rank whose kit has none that choose.
-  virtual void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const = 0;
+  /// same problem; null: of a rank whose kit has none that choose. Returns how all end the step: abandoned, where a
+  /// rank's `own` order says so, before any waits for another in what only the rest would take part in.
+  [[nodiscard]] virtual order_of_step expect_same(std::uint64_t participants, kit_choices* chosen, order_of_step own,
+                                                  where at) const = 0;
   /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
   [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
 
@@ -29445,6 +29448,8 @@ class step_core {
 
  private:
   void compare(where at) const;
+  // Abandoned, where a handle was lost.
+  [[nodiscard]] order_of_step own_order() const noexcept;
   [[nodiscard]] ballot vote(const step_ranks& ranks, std::uint64_t divisor, where at) const;
   // The one place where the host waits for what the step has queued, and reads it.
   void read_findings(where at);
@@ -29551,9 +29556,7 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
   read_findings(at);
   std::string list = close_obligations();
   if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-  // before ranks wait for each other in what only some of them take part in
-  ranks.expect_same(order(), choices(), at);
-  if (findings_.open_obligations + findings_.misused_handles > 0) {
+  if (ranks.expect_same(order(), choices(), own_order(), at) == order_of_step::abandoned) {
     for (participant* const each : participants_) each->abandon(at);
     const ballot all = vote(ranks, no_divisor, at);
     end(end_of_step::refused, at);
@@ -29590,10 +29593,14 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
 
 template <class Engine>
 void step_core<Engine>::compare(where at) const {
+  for (participant* const each : participants_) each->compare(own_order(), at);
+}
+
+template <class Engine>
+order_of_step step_core<Engine>::own_order() const noexcept {
   const ledger& obligations = engine_->obligations();
   const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
-  for (participant* const each : participants_)
-    each->compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+  return whole ? order_of_step::executed : order_of_step::abandoned;
 }
 
 template <class Engine>
@@ -29813,12 +29820,13 @@ concept step_scope = requires(const S& scope) {
 };
 
 /// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ, or
-/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen)` throws usage_error on all ranks.
+/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen, own)` throws usage_error on all
+/// ranks, and returns how all end the step.
 /// `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots, and throws usage_error on all ranks where
 /// their divisors differ.
 template <class Mesh>
 concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at, kit_choices* chosen) {
-  expect_agreement(mesh, word, at, chosen);
+  { expect_agreement(mesh, word, at, chosen, order_of_step::executed) } -> std::same_as<order_of_step>;
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
@@ -29828,8 +29836,9 @@ class ranks_of_mesh final : public step_ranks {
  public:
   /// The mesh outlives it.
   explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
-  void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const override {
-    expect_agreement(*mesh_, participants, at, chosen);
+  [[nodiscard]] order_of_step expect_same(std::uint64_t participants, kit_choices* chosen, order_of_step own,
+                                          where at) const override {
+    return expect_agreement(*mesh_, participants, at, chosen, own);
   }
   [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
     return vote_over(*mesh_, own, divisor, at);
@@ -37336,9 +37345,11 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
 namespace belay::inline BELAY_ABI {
 
 /// Throws usage_error on every rank of the mesh where they have other words for the participants of a step, or where
-/// libraries have `chosen` other ways for one problem; null: of a rank without such. One small all_reduce, and two
-/// all_gathers where a rank has chosen anew.
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen = nullptr);
+/// libraries have `chosen` other ways for one problem; null: of a rank without such. Returns how all end the step:
+/// abandoned, where a rank's `own` order says so. One small all_reduce, and two all_gathers where a rank has chosen
+/// anew.
+BELAY_DECL order_of_step expect_agreement(const mesh& mesh, std::uint64_t participants, where at,
+                                          kit_choices* chosen = nullptr, order_of_step own = order_of_step::executed);
 
 /// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
@@ -37421,27 +37432,26 @@ void expect_same_choices(const Group& group, std::size_t most, kit_choices* chos
                     at);
 }
 
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen) {
-  if (!is_rehearsed(mesh.control())) {
-    const auto& group = mesh.control();
-    if (group.size() < 2) return;
-    // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
-    // has chosen anew, and for how many problems.
-    std::array<std::uint64_t, 4> largest{participants, ~participants, 0, 0};
-    if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
-    group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-    if (largest[0] == ~largest[1]) {
-      if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
-      return;
-    }
-    rank_comparison compared;
-    const std::array<std::uint64_t, 1> own{participants};
-    static_cast<void>(compared.differ(group, own, at));
-    throw usage_error(compared.ranks(group) +
-                          " run different steps: the participants, their order, and the arguments with which the "
-                          "optimizer was last applied are equal on all ranks",
-                      at);
+BELAY_DECL order_of_step expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen,
+                                          order_of_step own) {
+  const auto& group = mesh.control();
+  if (is_rehearsed(group) || group.size() < 2) return own;
+  // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
+  // has chosen anew, for how many problems, and whether one abandons its step.
+  std::array<std::uint64_t, 5> largest{participants, ~participants, 0, 0, own == order_of_step::abandoned ? 1U : 0U};
+  if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
+  group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+  if (largest[0] == ~largest[1]) {
+    if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
+    return largest[4] != 0 ? order_of_step::abandoned : order_of_step::executed;
   }
+  rank_comparison compared;
+  const std::array<std::uint64_t, 1> word{participants};
+  static_cast<void>(compared.differ(group, word, at));
+  throw usage_error(compared.ranks(group) +
+                        " run different steps: the participants, their order, and the arguments with which the "
+                        "optimizer was last applied are equal on all ranks",
+                    at);
 }
 
 BELAY_DECL ballot vote_over(const mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
@@ -46805,7 +46815,7 @@ void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (gathers_) gathers_->retire(at);
   // A store that one rank forgets would be waited for in the comparison of another.
   if (!std::exchange(compared_, true)) {
-    expect_agreement(*mesh_, start.participants, at);
+    static_cast<void>(expect_agreement(*mesh_, start.participants, at));
     compare_along_tensor(at);
     compare_ties(at);
   }
@@ -46866,7 +46876,7 @@ auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::abandon(where at) {
   end_gathers(order_of_step::abandoned, at);
-  buckets_.abandon(mesh_->replicas(), at);
+  buckets_.abandon(at);
 }
 
 template <class Run, class Precision>

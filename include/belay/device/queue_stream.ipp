@@ -291,7 +291,8 @@ BELAY_DECL void queue_stream::owe(closure& passed) {
     *found = std::move(own);
 }
 BELAY_DECL bool queue_stream::await_owed() {
-  if (owed_.empty()) [[likely]] return true;
+  if (owed_.empty()) [[likely]]
+    return true;
   for (const owed_wait& each : owed_) progress_->await_over(each.mark, each.at);
   std::erase_if(owed_, [](const owed_wait& each) { return each.mark.ready(); });
   return owed_.empty();

@@ -17,13 +17,16 @@
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/step/commit.hpp"
+#include "belay/step/participant.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// Throws usage_error on every rank of the mesh where they have other words for the participants of a step, or where
-/// libraries have `chosen` other ways for one problem; null: of a rank without such. One small all_reduce, and two
-/// all_gathers where a rank has chosen anew.
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen = nullptr);
+/// libraries have `chosen` other ways for one problem; null: of a rank without such. Returns how all end the step:
+/// abandoned, where a rank's `own` order says so. One small all_reduce, and two all_gathers where a rank has chosen
+/// anew.
+BELAY_DECL order_of_step expect_agreement(const mesh& mesh, std::uint64_t participants, where at,
+                                          kit_choices* chosen = nullptr, order_of_step own = order_of_step::executed);
 
 /// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {

@@ -52,27 +52,26 @@ void expect_same_choices(const Group& group, std::size_t most, kit_choices* chos
                     at);
 }
 
-BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen) {
-  if (!is_rehearsed(mesh.control())) {
-    const auto& group = mesh.control();
-    if (group.size() < 2) return;
-    // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
-    // has chosen anew, and for how many problems.
-    std::array<std::uint64_t, 4> largest{participants, ~participants, 0, 0};
-    if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
-    group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-    if (largest[0] == ~largest[1]) {
-      if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
-      return;
-    }
-    rank_comparison compared;
-    const std::array<std::uint64_t, 1> own{participants};
-    static_cast<void>(compared.differ(group, own, at));
-    throw usage_error(compared.ranks(group) +
-                          " run different steps: the participants, their order, and the arguments with which the "
-                          "optimizer was last applied are equal on all ranks",
-                      at);
+BELAY_DECL order_of_step expect_agreement(const mesh& mesh, std::uint64_t participants, where at, kit_choices* chosen,
+                                          order_of_step own) {
+  const auto& group = mesh.control();
+  if (is_rehearsed(group) || group.size() < 2) return own;
+  // A word and its complement: their maxima are complements where all ranks have the same word. Then whether a rank
+  // has chosen anew, for how many problems, and whether one abandons its step.
+  std::array<std::uint64_t, 5> largest{participants, ~participants, 0, 0, own == order_of_step::abandoned ? 1U : 0U};
+  if (chosen != nullptr) largest[2] = chosen->compared() ? 0 : 1, largest[3] = chosen->all().size();
+  group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+  if (largest[0] == ~largest[1]) {
+    if (largest[2] != 0) expect_same_choices(group, static_cast<std::size_t>(largest[3]), chosen, at);
+    return largest[4] != 0 ? order_of_step::abandoned : order_of_step::executed;
   }
+  rank_comparison compared;
+  const std::array<std::uint64_t, 1> word{participants};
+  static_cast<void>(compared.differ(group, word, at));
+  throw usage_error(compared.ranks(group) +
+                        " run different steps: the participants, their order, and the arguments with which the "
+                        "optimizer was last applied are equal on all ranks",
+                    at);
 }
 
 BELAY_DECL ballot vote_over(const mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {

@@ -70,8 +70,8 @@ class participant {
 
   /// In a commit, on all ranks: may be collective. What is reduced is kept until it is taken or discarded.
   virtual void finish(const divisor_value& /*divisor*/, where /*at*/) {}
-  /// Instead of `finish`, in a commit that is refused before gradients are complete: joins the collectives that peers
-  /// wait in.
+  /// Instead of `finish`, in a commit that all ranks refuse before gradients are complete, since one has lost handles:
+  /// may be collective.
   virtual void abandon(where /*at*/) { withdraw(); }
   /// The step ends without commit. Nothing waits for peers.
   virtual void withdraw() noexcept {}
@@ -107,8 +107,10 @@ class participant {
 class step_ranks {
  public:
   /// Throws usage_error on all ranks where their participants differ, or what their libraries have `chosen` for the
-  /// same problem; null: of a rank whose kit has none that choose.
-  virtual void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const = 0;
+  /// same problem; null: of a rank whose kit has none that choose. Returns how all end the step: abandoned, where a
+  /// rank's `own` order says so, before any waits for another in what only the rest would take part in.
+  [[nodiscard]] virtual order_of_step expect_same(std::uint64_t participants, kit_choices* chosen, order_of_step own,
+                                                  where at) const = 0;
   /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
   [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
 

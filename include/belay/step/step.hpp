@@ -142,12 +142,13 @@ concept step_scope = requires(const S& scope) {
 };
 
 /// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ, or
-/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen)` throws usage_error on all ranks.
+/// what libraries have chosen, `expect_agreement(mesh, participants, at, chosen, own)` throws usage_error on all
+/// ranks, and returns how all end the step.
 /// `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots, and throws usage_error on all ranks where
 /// their divisors differ.
 template <class Mesh>
 concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at, kit_choices* chosen) {
-  expect_agreement(mesh, word, at, chosen);
+  { expect_agreement(mesh, word, at, chosen, order_of_step::executed) } -> std::same_as<order_of_step>;
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
@@ -157,8 +158,9 @@ class ranks_of_mesh final : public step_ranks {
  public:
   /// The mesh outlives it.
   explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
-  void expect_same(std::uint64_t participants, kit_choices* chosen, where at) const override {
-    expect_agreement(*mesh_, participants, at, chosen);
+  [[nodiscard]] order_of_step expect_same(std::uint64_t participants, kit_choices* chosen, order_of_step own,
+                                          where at) const override {
+    return expect_agreement(*mesh_, participants, at, chosen, own);
   }
   [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
     return vote_over(*mesh_, own, divisor, at);

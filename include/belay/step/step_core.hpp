@@ -56,6 +56,8 @@ class step_core {
 
  private:
   void compare(where at) const;
+  // Abandoned, where a handle was lost.
+  [[nodiscard]] order_of_step own_order() const noexcept;
   [[nodiscard]] ballot vote(const step_ranks& ranks, std::uint64_t divisor, where at) const;
   // The one place where the host waits for what the step has queued, and reads it.
   void read_findings(where at);

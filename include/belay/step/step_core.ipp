@@ -93,9 +93,7 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
   read_findings(at);
   std::string list = close_obligations();
   if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-  // before ranks wait for each other in what only some of them take part in
-  ranks.expect_same(order(), choices(), at);
-  if (findings_.open_obligations + findings_.misused_handles > 0) {
+  if (ranks.expect_same(order(), choices(), own_order(), at) == order_of_step::abandoned) {
     for (participant* const each : participants_) each->abandon(at);
     const ballot all = vote(ranks, no_divisor, at);
     end(end_of_step::refused, at);
@@ -132,10 +130,14 @@ ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_valu
 
 template <class Engine>
 void step_core<Engine>::compare(where at) const {
+  for (participant* const each : participants_) each->compare(own_order(), at);
+}
+
+template <class Engine>
+order_of_step step_core<Engine>::own_order() const noexcept {
   const ledger& obligations = engine_->obligations();
   const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
-  for (participant* const each : participants_)
-    each->compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+  return whole ? order_of_step::executed : order_of_step::abandoned;
 }
 
 template <class Engine>

@@ -251,26 +251,25 @@ TEST_CASE("after an error of all ranks in a pair the next step runs as the first
   for (const belay::stream_choice& streams : {belay::stream_choice{}, queued})
     for (const char* ends_in : {"", "f1", "F1", "b0", "B0"}) {
       CAPTURE(ends_in);
-      belay::launch(
-          belay::host::world{2},
-          [&](auto& rank, auto& run) {
-            call_record record;
-            record.ends_in = ends_in;
-            trained_stage trained(rank, run, record, pair_use::in_turns);
-            for ([[maybe_unused]] const std::size_t round : run.steps(1)) {
-              if (!run.rehearsing() && !record.ends_in.empty()) {
-                CHECK_THROWS_AS(trained.train(), belay::layer_error);
-                CHECK(record.alive == 0);
-                record.ends_in = {};
-                for (auto* sums : {&trained.weights().router_gradient, &trained.weights().matrices_gradient})
-                  sums->assign(sums->size(), 0);
-              }
-              trained.train();
-            }
-            if (run.rehearsing() || rank.number() != 0) return;
-            if (expected.empty()) expected = trained.weights().matrices_gradient;
-            CHECK(trained.weights().matrices_gradient == expected);
-          },
-          {.streams = streams});
+      belay::launch(belay::host::world{2},
+                    [&](auto& rank, auto& run) {
+                      call_record record;
+                      record.ends_in = ends_in;
+                      trained_stage trained(rank, run, record, pair_use::in_turns);
+                      for ([[maybe_unused]] const std::size_t round : run.steps(1)) {
+                        if (!run.rehearsing() && !record.ends_in.empty()) {
+                          CHECK_THROWS_AS(trained.train(), belay::layer_error);
+                          CHECK(record.alive == 0);
+                          record.ends_in = {};
+                          for (auto* sums : {&trained.weights().router_gradient, &trained.weights().matrices_gradient})
+                            sums->assign(sums->size(), 0);
+                        }
+                        trained.train();
+                      }
+                      if (run.rehearsing() || rank.number() != 0) return;
+                      if (expected.empty()) expected = trained.weights().matrices_gradient;
+                      CHECK(trained.weights().matrices_gradient == expected);
+                    },
+                    {.streams = streams});
     }
 }

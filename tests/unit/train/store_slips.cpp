@@ -273,6 +273,39 @@ TEST_CASE("a refusal that nobody reads ends the loop; one that is read does not"
   }
 }
 
+TEST_CASE("all ranks refuse a step in which one of them lost a handle, at once, and run the next one") {
+  constexpr bool throws = belay::checked(belay::check_level::local);
+  for (const belay::axes& axes : {belay::axes{.data = 2}, belay::axes{.pipeline = 2}}) {
+    std::atomic<int> refused = 0, committed = 0;
+    const auto said = messages([&](auto& rank, auto& run) {
+      belay::mesh mesh{rank, axes};
+      const std::string stage = axes.pipeline == 2 && rank.number() == 1 ? "second." : "";
+      network net{{{stage + "first.weight", {12, 7}}}, {{stage + "second.weight", {3, 12}}}};
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      for (auto number : run.steps(2)) {
+        belay::step step{run.engine(), store};
+        const data batch(number, 0);
+        pass(step, net, batch);
+        if (number == 1 && rank.number() == 1 && !run.rehearsing()) {
+          auto lost = belay::forward(step, net.first, belay::constant(matrix{batch.x, {rows, columns}}));
+          belay::handle_store<decltype(lost)> store_of_lost{1};
+          store_of_lost.keep(0, std::move(lost));
+        }
+        auto outcome = std::move(step).commit(mesh, belay::samples{4});
+        if (const auto* no = belay::refused(outcome)) refused += static_cast<int>(no->findings.open_obligations);
+        if (auto* ok = belay::committed(outcome)) {
+          if (!run.rehearsing()) ++committed;
+          std::move(*ok).discard();
+        }
+      }
+    });
+    CHECK(contains(said[1], "backward was never called") == throws);
+    CHECK(said[0].empty());
+    CHECK(refused == (throws ? 0 : 2));
+    CHECK(committed == (throws ? 0 : 2));
+  }
+}
+
 TEST_CASE("a gradient is added to in a backward, and of a parameter that something reduces") {
   struct adds_too_early {
     belay::parameter<float> weight{"early", {1, 1}};
