@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Two ranks train a network of two layers of your own. Delete one of the backward lines and build again with Clang: it
-// names the handle. With g++ the commit does.      examples/run 00_hello
+// names the handle. With g++ the rehearsal does.    examples/run 00_hello
 #include <cmath>
 #include <cstdio>
 #include <exception>

@@ -86,6 +86,12 @@ BELAY_DECL launched_world::launched_world(world_options options, where at)
 }
 
 BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, where at) const {
+  for (const char* old : {"BELAY_DOOR", "BELAY_TOKEN_FD"})
+    if (environment_variable(old) != nullptr)
+      throw input_error(std::string(old) +
+                            " is set, which BELAY_BOOTSTRAP_SOCKET and BELAY_BOOTSTRAP_SECRET_FD replace: "
+                            "start by the belay-run of this version",
+                        at);
   const launched_run run{found_, options_, body, at};
   if (options_.pin == pinning::one_core_each) pin_to_core(found_.rank);
   if (found_.size == 1) {
@@ -111,12 +117,6 @@ BELAY_DECL void launched_world::run_ranks(function_ref<void(belay::rank&)> body,
 BELAY_DECL void launched_run::under_belay_run() const {
   const char* const socket_path = environment_variable("BELAY_BOOTSTRAP_SOCKET");
   const char* const secret = environment_variable("BELAY_BOOTSTRAP_SECRET_FD");
-  for (const char* old : {"BELAY_DOOR", "BELAY_TOKEN_FD"})
-    if (socket_path == nullptr && environment_variable(old) != nullptr)
-      throw input_error(std::string(old) +
-                            " is set, which BELAY_BOOTSTRAP_SOCKET and BELAY_BOOTSTRAP_SECRET_FD replace: "
-                            "start by the belay-run of this version",
-                        at);
   if (socket_path == nullptr || secret == nullptr) {
     throw input_error(std::string(socket_path == nullptr ? "BELAY_BOOTSTRAP_SOCKET" : "BELAY_BOOTSTRAP_SECRET_FD") +
                           " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
