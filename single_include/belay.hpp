@@ -51731,7 +51731,7 @@ step_graphs(const mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
 // The macros exist so that a consumer's preprocessor can ask; programs read the constants.
 
 #define BELAY_VERSION_MAJOR 0
-#define BELAY_VERSION_MINOR 2
+#define BELAY_VERSION_MINOR 3
 #define BELAY_VERSION_PATCH 0
 
 // 10000 * major + 100 * minor + patch, for comparisons in the preprocessor.

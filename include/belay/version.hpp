@@ -5,7 +5,7 @@
 #pragma once
 
 #define BELAY_VERSION_MAJOR 0
-#define BELAY_VERSION_MINOR 2
+#define BELAY_VERSION_MINOR 3
 #define BELAY_VERSION_PATCH 0
 
 // 10000 * major + 100 * minor + patch, for comparisons in the preprocessor.
