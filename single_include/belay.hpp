@@ -24608,12 +24608,11 @@ class row_moves {
 
   /// The number of the next move, which the compute stream is to come to before the move begins.
   [[nodiscard]] std::uint64_t announce() noexcept { return ++announced_; }
-  void come_to(std::uint64_t number) noexcept {
-    come_to_[number % queued_moves].store(number, std::memory_order_relaxed);
-  }
-  [[nodiscard]] bool was_cut_off(std::uint64_t number) const noexcept {
-    return number != 0 && come_to_[number % queued_moves].load(std::memory_order_relaxed) != number;
-  }
+  /// The compute stream has come to it. Throws usage_error where the move has begun before: a stream has forgotten an
+  /// event.
+  void come_to(std::uint64_t number, where at);
+  /// Whether the stream has skipped it, so that its inputs are not there; asked once, when the move begins.
+  [[nodiscard]] bool was_skipped(std::uint64_t number) noexcept;
   /// The part of this rank in a move that was cut off: it has selected nothing, and touches no row.
   void move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction, where at);
 
@@ -24845,6 +24844,18 @@ BELAY_DECL void row_moves::to_tokens(const group_calls* calls, const moved_rows&
     }
   }
   rows.heap->synchronize_in(*calls, at);
+}
+
+BELAY_DECL void row_moves::come_to(std::uint64_t number, where at) {
+  if (come_to_[number % queued_moves].exchange(number, std::memory_order_relaxed) == ~number)
+    throw usage_error("rows of experts were moved before the compute stream had come to the move", at);
+}
+
+BELAY_DECL bool row_moves::was_skipped(std::uint64_t number) noexcept {
+  if (number == 0) return false;
+  std::atomic<std::uint64_t>& come = come_to_[number % queued_moves];
+  std::uint64_t known = come.load(std::memory_order_relaxed);
+  return known != number && come.compare_exchange_strong(known, ~number, std::memory_order_relaxed);
 }
 
 BELAY_DECL void row_moves::move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction,
@@ -25686,7 +25697,7 @@ struct row_move {
 
   /// By the host: in a communication, or where all experts are here, with null.
   void on_host(const group_calls* calls) const {
-    if (by->was_cut_off(number)) return by->move_nothing(*calls, rows, direction, at);
+    if (by->was_skipped(number)) return by->move_nothing(*calls, rows, direction, at);
     if (direction == row_direction::dispatched) by->count(calls, rows, at);
     if (direction == row_direction::to_tokens) by->to_tokens(calls, rows, at);
     kernel::for_each_row(count, row);
@@ -25916,7 +25927,7 @@ class expert_exchange final : public exchange_core {
       if (runs_later(stream)) {
         row_move<Kernel> queued = move;
         queued.number = moves_->announce();
-        stream.run([by = queued.by, number = queued.number] { by->come_to(number); });
+        stream.run([by = queued.by, number = queued.number, at = queued.at] { by->come_to(number, at); });
         return start(frame, move, slot, [queued](const group_calls& calls) { queued.on_host(&calls); });
       }
       frame.run_on_host([&] {

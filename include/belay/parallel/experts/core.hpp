@@ -124,12 +124,11 @@ class row_moves {
 
   /// The number of the next move, which the compute stream is to come to before the move begins.
   [[nodiscard]] std::uint64_t announce() noexcept { return ++announced_; }
-  void come_to(std::uint64_t number) noexcept {
-    come_to_[number % queued_moves].store(number, std::memory_order_relaxed);
-  }
-  [[nodiscard]] bool was_cut_off(std::uint64_t number) const noexcept {
-    return number != 0 && come_to_[number % queued_moves].load(std::memory_order_relaxed) != number;
-  }
+  /// The compute stream has come to it. Throws usage_error where the move has begun before: a stream has forgotten an
+  /// event.
+  void come_to(std::uint64_t number, where at);
+  /// Whether the stream has skipped it, so that its inputs are not there; asked once, when the move begins.
+  [[nodiscard]] bool was_skipped(std::uint64_t number) noexcept;
   /// The part of this rank in a move that was cut off: it has selected nothing, and touches no row.
   void move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction, where at);
 

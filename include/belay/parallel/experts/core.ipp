@@ -105,6 +105,18 @@ BELAY_DECL void row_moves::to_tokens(const group_calls* calls, const moved_rows&
   rows.heap->synchronize_in(*calls, at);
 }
 
+BELAY_DECL void row_moves::come_to(std::uint64_t number, where at) {
+  if (come_to_[number % queued_moves].exchange(number, std::memory_order_relaxed) == ~number)
+    throw usage_error("rows of experts were moved before the compute stream had come to the move", at);
+}
+
+BELAY_DECL bool row_moves::was_skipped(std::uint64_t number) noexcept {
+  if (number == 0) return false;
+  std::atomic<std::uint64_t>& come = come_to_[number % queued_moves];
+  std::uint64_t known = come.load(std::memory_order_relaxed);
+  return known != number && come.compare_exchange_strong(known, ~number, std::memory_order_relaxed);
+}
+
 BELAY_DECL void row_moves::move_nothing(const group_calls& calls, const moved_rows& rows, row_direction direction,
                                         where at) {
   if (direction == row_direction::dispatched) {

@@ -71,7 +71,7 @@ struct row_move {
 
   /// By the host: in a communication, or where all experts are here, with null.
   void on_host(const group_calls* calls) const {
-    if (by->was_cut_off(number)) return by->move_nothing(*calls, rows, direction, at);
+    if (by->was_skipped(number)) return by->move_nothing(*calls, rows, direction, at);
     if (direction == row_direction::dispatched) by->count(calls, rows, at);
     if (direction == row_direction::to_tokens) by->to_tokens(calls, rows, at);
     kernel::for_each_row(count, row);
@@ -301,7 +301,7 @@ class expert_exchange final : public exchange_core {
       if (runs_later(stream)) {
         row_move<Kernel> queued = move;
         queued.number = moves_->announce();
-        stream.run([by = queued.by, number = queued.number] { by->come_to(number); });
+        stream.run([by = queued.by, number = queued.number, at = queued.at] { by->come_to(number, at); });
         return start(frame, move, slot, [queued](const group_calls& calls) { queued.on_host(&calls); });
       }
       frame.run_on_host([&] {
