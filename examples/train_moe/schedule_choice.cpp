@@ -22,6 +22,9 @@ using considered = schedule_choice::considered_table;
 // No rank's memory ends a table here, and none overflows a sum.
 constexpr std::uint64_t endless = std::uint64_t{1} << 60U;
 
+// It keeps least and waits most: it is taken where no other table fits.
+constexpr const char* last_resort = "v-min";
+
 schedule::staged_costs keeping_one_each(schedule::table_costs time) {
   const std::size_t stages = time.stages.size();
   return {std::move(time), std::vector<schedule::stage_bytes>(stages, {.for_both = 1}), {}};
@@ -49,6 +52,8 @@ void consider_all(schedule_choice& to, std::size_t ranks, std::size_t micro_batc
   }
   std::stable_sort(to.tables.begin() + 1, to.tables.end(),
                    [](const considered& a, const considered& b) { return a.total < b.total; });
+  std::stable_partition(to.tables.begin(), to.tables.end(),
+                        [](const considered& each) { return each.name != last_resort; });
 }
 
 // The greedy table, and those that keep fewer micro-batches on a rank.
@@ -75,6 +80,20 @@ void schedule_choice::take(std::size_t number, options& run) {
   taken = number;
   run.schedule = tables[number].name;
   run.schedule_text = tables[number].text;
+  if (asked != "auto") return;
+  const considered& own = tables[number];
+  std::erase_if(refused, [&](const refused_table& each) { return each.name == own.name; });
+  // Those that were not tried are compared with the one that is taken, since others did not fit.
+  for (std::size_t i = number + 1; i < tables.size(); ++i)
+    for (refused_table& each : refused) {
+      if (each.name != tables[i].name) continue;
+      if (each.name == last_resort)
+        each.reason = "is taken where no other table fits";
+      else if (each.total == own.total)
+        each.reason = "takes as long as " + own.name;
+      else
+        each.reason = "takes " + std::to_string(each.total) + ", and " + own.name + " " + std::to_string(own.total);
+    }
 }
 
 void schedule_choice::refuse(std::size_t number, const std::string& why) {

@@ -83,6 +83,7 @@ layer_costs costs_of_text(std::string_view text, std::size_t layers) {
   constexpr std::string_view head = "belay-costs 1,";
   layer_costs out;
   std::vector<stage_costs> stages;
+  text = text.substr(0, text.find_last_not_of("\r\n") + 1);  // other programs end a text with a line of their own
   for (std::size_t row = 1; !text.empty() || row == 1; ++row) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -101,6 +102,10 @@ layer_costs costs_of_text(std::string_view text, std::size_t layers) {
     if (stages.size() > layers) refuse(row, "more stages than the model has layers (" + std::to_string(layers) + ")");
   }
   if (stages.empty()) throw input_error("no stage has costs: after the first row each has one, F,I,W");
+  const auto takes_nothing = [](const stage_costs& of) {
+    return of.forward + of.input_gradient + of.weight_gradient == 0;
+  };
+  if (std::all_of(stages.begin(), stages.end(), takes_nothing)) throw input_error("no stage takes any time");
   const std::vector<std::size_t> of_stages = model::model_part::even_layers(layers, stages.size());
   for (std::size_t stage = 0; stage < stages.size(); ++stage)
     for (std::size_t layer = 0; layer < of_stages[stage]; ++layer)

@@ -37,7 +37,7 @@ std::string refusal(const std::string& text) {
 }  // namespace
 
 TEST_CASE("the costs of a file are those of any cut of the model, to the unit") {
-  const train_moe::layer_costs costs = train_moe::costs_of_text("belay-costs 1,7\n10,11,13\r\n20,0,1", 5);
+  const train_moe::layer_costs costs = train_moe::costs_of_text("belay-costs 1,7\n10,11,13\r\n20,0,1\r\n\n", 5);
   CHECK(costs.message == 7);
   REQUIRE(costs.layers.size() == 5);  // three in the first row, two in the second
   const auto whole = costs.of_stages({3, 2});
@@ -54,6 +54,7 @@ TEST_CASE("a file of costs that cannot be read is refused with its row") {
            {"1,2,3\n", "row 1: expected 'belay-costs 1,MESSAGE'"},
            {"belay-costs 1,\n1,2,3\n", "row 1: '' is no whole number"},
            {"belay-costs 1,2\n", "no stage has costs"},
+           {"belay-costs 1,2\n0,0,0\n0,0,0\n", "no stage takes any time"},
            {"belay-costs 1,2\n1,2,3\n1,2\n", "row 3: expected F,I,W of a stage"},
            {"belay-costs 1,2\n1,2,-3\n", "row 2: '-3' is no whole number from 0 to 1000000000"},
            {"belay-costs 1,2\n1,2,3.5\n", "row 2: '3.5' is no whole number"},
@@ -73,9 +74,28 @@ TEST_CASE("every rank that chooses alone chooses the same table, the shortest") 
   CHECK(choice.costs.layers.back().forward > choice.costs.layers.front().forward);  // the head
   REQUIRE(choice.tables.size() == again.tables.size());
   for (std::size_t i = 1; i < choice.tables.size(); ++i) {
-    CHECK(choice.tables[i].total >= choice.tables[i - 1].total);
+    CHECK((choice.tables[i].total >= choice.tables[i - 1].total || choice.tables[i].name == "v-min"));
     CHECK(choice.tables[i].name == again.tables[i].name);
   }
+}
+
+TEST_CASE("refused are all tables but the one that is taken, with which those that were not tried are compared") {
+  options run = run_of(4, "auto");
+  train_moe::schedule_choice choice = choose_schedule(run, "");
+  REQUIRE(choice.tables.size() > 4);
+  CHECK(choice.tables.back().name == "v-min");
+  const std::string first = choice.tables[0].name;
+  choice.refuse(0, "needs more");
+  choice.take(1, run);
+  bool first_is_told = false;
+  for (const auto& each : choice.refused) {
+    CAPTURE(each.name);
+    CHECK(each.name != run.schedule);
+    if (each.name == first) first_is_told = each.reason == "needs more";
+    if (each.name == choice.tables[2].name) CHECK(each.reason.find(run.schedule) != std::string::npos);
+    if (each.name == "v-min") CHECK(each.reason == "is taken where no other table fits");
+  }
+  CHECK(first_is_told);
 }
 
 TEST_CASE("each table of a choice is one that the run can have") {
