@@ -131,7 +131,11 @@ std::size_t overlapped_pairs(const options& run, const schedule::dynamic_table& 
   return run.overlap_pairs ? schedule::pairs_of(table) : 0;
 }
 
-std::string read_schedule(const std::string& path) { return input::content_of(path, std::uint64_t{1} << 26U); }
+std::string read_schedule(const std::string& path) {
+  std::string text = input::content_of(path, std::uint64_t{1} << 26U);
+  if (text.empty()) throw input_error("--schedule " + belay::printable(path) + ": the file is empty");
+  return text;
+}
 
 std::string layers_text(const std::vector<std::size_t>& layers) {
   std::string out;

@@ -39,7 +39,7 @@ void expect_one_schedule(const options& run, const belay::group& all);
 /// Layers of the rank that holds most.
 [[nodiscard]] std::size_t most_layers_of_rank(const options& run, const belay::schedule::dynamic_table& table);
 
-/// The text of a file of --schedule. Throws belay::file_error.
+/// The text of a file of --schedule, which has some. Throws belay::file_error and belay::input_error.
 [[nodiscard]] std::string read_schedule(const std::string& path);
 
 /// "1,1,2,1"
