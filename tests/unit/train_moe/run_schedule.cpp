@@ -105,8 +105,8 @@ TEST_CASE("a schedule that the run cannot have is refused with what would work")
 TEST_CASE("a file of a schedule that is empty is not taken for a name") {
   const std::filesystem::path path = std::filesystem::temp_directory_path() / "belay_empty_schedule.csv";
   std::ofstream(path).close();
-  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::read_schedule(path.string())), doctest::Contains("the file is empty"),
-                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::read_schedule(path.string())),
+                       doctest::Contains("the file is empty"), belay::input_error);
   std::filesystem::remove(path);
 }
 
