@@ -161,7 +161,7 @@ if(mode STREQUAL "find_package")
   if(NOT failed)
     message(FATAL_ERROR "a request for version 0.99 was satisfied by ${version}")
   endif()
-  # What cannot be had is named.
+  # A request that cannot be met is refused in a sentence.
   function(expect_refusal sentence lines)
     file(WRITE ${work_dir}/refused/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(refused LANGUAGES C)\n${lines}\n")
     execute_process(COMMAND ${CMAKE_COMMAND} -S ${work_dir}/refused -B ${work_dir}/refused/build -G ${generator} -DCMAKE_PREFIX_PATH=${prefix}

@@ -73,8 +73,9 @@ TEST_CASE("every rank that chooses alone chooses the same table, the shortest") 
   CHECK(one.schedule == choice.tables.front().name);
   CHECK(choice.costs.layers.back().forward > choice.costs.layers.front().forward);  // the head
   REQUIRE(choice.tables.size() == again.tables.size());
+  CHECK(choice.tables.back().name == "v-min");  // whatever it takes
   for (std::size_t i = 1; i < choice.tables.size(); ++i) {
-    CHECK((choice.tables[i].total >= choice.tables[i - 1].total || choice.tables[i].name == "v-min"));
+    if (i + 1 < choice.tables.size()) CHECK(choice.tables[i].total >= choice.tables[i - 1].total);
     CHECK(choice.tables[i].name == again.tables[i].name);
   }
 }
@@ -83,7 +84,6 @@ TEST_CASE("refused are all tables but the one that is taken, with which those th
   options run = run_of(4, "auto");
   train_moe::schedule_choice choice = choose_schedule(run, "");
   REQUIRE(choice.tables.size() > 4);
-  CHECK(choice.tables.back().name == "v-min");
   const std::string first = choice.tables[0].name;
   choice.refuse(0, "needs more");
   choice.take(1, run);
