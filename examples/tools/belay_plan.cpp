@@ -67,11 +67,11 @@ void draw(const question& asked, const plan_result& plan) {
 int show_plan(const question& asked, const planner& plans) {
   setting run = asked.run;
   std::optional<chosen_schedule> choice;
-  if (run.schedule.name == "auto") {
+  if (run.schedule.is_chosen()) {
     try {
       choice = choose_schedule(plans.model(), run, asked.constants, asked.limit);
     } catch (const belay::usage_error& problem) {
-      complain("--schedule auto: " + input::problem_words(problem) + ". Search what fits with --fit");
+      complain("--schedule " + asked.run.schedule.name + ": " + input::problem_words(problem) + ". Search what fits with --fit");
       return does_not_fit;
     }
   }

@@ -98,7 +98,7 @@ nlohmann::ordered_json json_of(const schedule_choice& choice) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array(), refused = nlohmann::ordered_json::array();
   for (const belay::schedule::stage_costs& each : choice.costs.layers)
     layers.push_back({each.forward, each.input_gradient, each.weight_gradient});
-  for (const auto& each : choice.refused)
+  for (const auto& each : choice.not_taken())
     refused.push_back({{"schedule", each.name},
                        {"total", each.total > 0 ? nlohmann::ordered_json(each.total) : nlohmann::ordered_json()},
                        {"reason", each.reason}});

@@ -22,8 +22,17 @@ namespace schedule = belay::schedule;
 
 std::string flag_of(const options& run) { return "--schedule " + belay::printable(run.schedule); }
 
+schedule::named_schedule known(const std::string& name) {
+  try {
+    return schedule::named_schedule::of(name, {});
+  } catch (const input_error& problem) {
+    throw input_error(input::problem_words(problem) +
+                      "; greedy and auto choose by costs, and a name that ends in .csv is a file with a table");
+  }
+}
+
 schedule::dynamic_table named(const options& run, std::size_t ranks, std::size_t micro_batches) {
-  const schedule::named_schedule found = schedule::named_schedule::of(run.schedule, {});
+  const schedule::named_schedule found = known(run.schedule);
   if (const std::size_t least = found.least_micro_batches(ranks); micro_batches < least) {
     const auto pipelines = static_cast<std::size_t>(run.mesh.data);
     throw input_error(flag_of(run) + " on pp=" + std::to_string(ranks) + " needs at least " + std::to_string(least) +

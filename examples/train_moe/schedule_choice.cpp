@@ -22,9 +22,6 @@ using considered = schedule_choice::considered_table;
 // No rank's memory ends a table here, and none overflows a sum.
 constexpr std::uint64_t endless = std::uint64_t{1} << 60U;
 
-// It keeps least and waits most: it is taken where no other table fits.
-constexpr const char* last_resort = "v-min";
-
 schedule::staged_costs keeping_one_each(schedule::table_costs time) {
   const std::size_t stages = time.stages.size();
   return {std::move(time), std::vector<schedule::stage_bytes>(stages, {.for_both = 1}), {}};
@@ -38,22 +35,17 @@ void consider_all(schedule_choice& to, std::size_t ranks, std::size_t micro_batc
     return keeping_one_each(to.costs.of_stages(model::model_part::even_layers(layers, stages)));
   };
   const std::vector<std::uint64_t> budget(ranks, endless);
-  schedule::schedule_choice found = schedule::choose(micro_batches, budget, cut, belay::where{});
-  std::string greedy;
-  if (const auto costs = cut({}))
-    if (const auto table = schedule::greedy_table(micro_batches, *costs, budget)) greedy = schedule::to_csv(*table);
+  const schedule::schedule_choice found = schedule::choose(micro_batches, budget, cut, belay::where{});
   const auto consider = [&](const std::string& name, schedule::ticks total) {
-    to.tables.push_back({name, name == "greedy" ? greedy : "", total});
+    to.tables.push_back({name, name == "greedy" ? schedule::to_csv(*found.greedy) : "", total});
   };
   consider(found.name, found.cost.total);
   for (const auto& each : found.refused) {
-    to.refused.push_back({each.name, each.reason, each.total});
-    if (each.total > 0) consider(each.name, each.total);
+    if (each.total > 0)
+      consider(each.name, each.total);
+    else
+      to.refused.push_back({each.name, each.reason, 0});
   }
-  std::stable_sort(to.tables.begin() + 1, to.tables.end(),
-                   [](const considered& a, const considered& b) { return a.total < b.total; });
-  std::stable_partition(to.tables.begin(), to.tables.end(),
-                        [](const considered& each) { return each.name != last_resort; });
 }
 
 // The greedy table, and those that keep fewer micro-batches on a rank.
@@ -76,30 +68,24 @@ std::string schedule_choice::words() const {
          (tables.size() == 1 ? " table" : " tables") + ", by " + belay::printable(costs_of);
 }
 
+std::vector<schedule_choice::refused_table> schedule_choice::not_taken() const {
+  std::vector<refused_table> out;
+  const considered& own = tables[taken];
+  // Those before it did not fit, and are among the refused ones.
+  for (std::size_t i = taken + 1; asked == "auto" && i < tables.size(); ++i)
+    out.push_back({tables[i].name, schedule::why_not_taken(tables[i].total, own.name, own.total), tables[i].total});
+  out.insert(out.end(), refused.begin(), refused.end());
+  return out;
+}
+
 void schedule_choice::take(std::size_t number, options& run) {
   taken = number;
   run.schedule = tables[number].name;
   run.schedule_text = tables[number].text;
-  if (asked != "auto") return;
-  const considered& own = tables[number];
-  std::erase_if(refused, [&](const refused_table& each) { return each.name == own.name; });
-  // Those that were not tried are compared with the one that is taken, since others did not fit.
-  for (std::size_t i = number + 1; i < tables.size(); ++i)
-    for (refused_table& each : refused) {
-      if (each.name != tables[i].name) continue;
-      if (each.name == last_resort)
-        each.reason = "is taken where no other table fits";
-      else if (each.total == own.total)
-        each.reason = "takes as long as " + own.name;
-      else
-        each.reason = "takes " + std::to_string(each.total) + ", and " + own.name + " " + std::to_string(own.total);
-    }
 }
 
 void schedule_choice::refuse(std::size_t number, const std::string& why) {
-  const considered& table = tables[number];
-  std::erase_if(refused, [&](const refused_table& each) { return asked == "auto" && each.name == table.name; });
-  refused.push_back({table.name, why, table.total});
+  refused.push_back({tables[number].name, why, tables[number].total});
 }
 
 bool is_chosen(const std::string& name) { return name == "auto" || name == "greedy"; }

@@ -29,13 +29,15 @@ struct schedule_choice {
   std::string asked;     // "auto" or "greedy"; empty: the run has named its schedule
   std::string costs_of;  // where the costs are from: a file, or how they were counted
   layer_costs costs;
-  std::vector<considered_table> tables;  // those of one time in the order of their names in the library
+  std::vector<considered_table> tables;  // in the order in which they are tried
   std::size_t taken = 0;                 // of these
-  std::vector<refused_table> refused;
+  std::vector<refused_table> refused;    // that cannot be had, and those of which no plan fits
 
   [[nodiscard]] bool any() const noexcept { return !asked.empty(); }
   /// "zb-v, which auto chose of 9 tables, by the costs of c.csv"
   [[nodiscard]] std::string words() const;
+  /// The other tables, and why each was not taken.
+  [[nodiscard]] std::vector<refused_table> not_taken() const;
   /// Takes the table `number`, and puts it into `run`.
   void take(std::size_t number, options& run);
   /// That no plan with `number` fits.

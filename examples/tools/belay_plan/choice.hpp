@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// --schedule auto: the library chooses among its schedules by the predicted times and bytes of this run.
+// --schedule auto and greedy: the library chooses among its schedules, or makes one, by the predicted times and bytes
+// of this run.
 #pragma once
 
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/schedule.hpp"
@@ -34,12 +36,29 @@ struct chosen_schedule {
   std::vector<refused_schedule> refused;
 };
 
-/// Chooses for `run`, whose schedule is "auto", and puts what was chosen there. `limit` is the budget. Throws
-/// belay::usage_error where no schedule fits.
+/// The greedy table of one chunk a rank. Throws belay::usage_error where a model has fewer layers, or one micro-batch
+/// does not fit.
+[[nodiscard]] inline belay::schedule::schedule_choice make_greedy(std::size_t micro_batches,
+                                                                  const std::vector<std::uint64_t>& budget,
+                                                                  belay::schedule::costs_of_placement cut) {
+  namespace schedule = belay::schedule;
+  const std::optional<schedule::staged_costs> costs = cut({});
+  if (!costs) throw belay::usage_error("the network has too few layers", belay::where{});
+  std::optional<schedule::dynamic_table> table = schedule::greedy_table(micro_batches, *costs, budget);
+  if (!table) throw belay::usage_error("one micro-batch does not fit", belay::where{});
+  const schedule::eager_cost cost = schedule::cost_of(*table, costs->time);
+  std::vector<std::uint64_t> bytes = schedule::peak_bytes(*table, costs->kept);
+  for (std::size_t rank = 0; rank < bytes.size(); ++rank) bytes[rank] += costs->always_of(rank);
+  return {"greedy", std::move(*table), cost, std::move(bytes), {}, std::nullopt};
+}
+
+/// Chooses for `run`, whose schedule is "auto" or "greedy", and puts what was chosen there. `limit` is the budget.
+/// Throws belay::usage_error where no schedule fits.
 [[nodiscard]] inline chosen_schedule choose_schedule(const architecture& model, setting& run,
                                                      const time_constants& with, const belay::budget& limit) {
   namespace schedule = belay::schedule;
   const auto ranks = static_cast<std::size_t>(run.pipeline_ranks());
+  const bool greedy = run.schedule.name == "greedy";
   run.schedule = {};
   if (ranks == 1) {  // all of them compute one after the other
     const time_model times(model, run, with);
@@ -80,11 +99,12 @@ struct chosen_schedule {
     return out;
   };
   const std::vector<std::uint64_t> budget(ranks, limit[belay::tier::device]);
-  schedule::schedule_choice found =
-      schedule::choose(static_cast<std::size_t>(run.micro_batches()), budget, cut, belay::where{});
+  const auto micro_batches = static_cast<std::size_t>(run.micro_batches());
+  schedule::schedule_choice found = greedy ? make_greedy(micro_batches, budget, cut)
+                                           : schedule::choose(micro_batches, budget, cut, belay::where{});
   run.schedule = {found.name, nullptr};
   if (found.name == "greedy")
-    run.schedule = {"auto", std::make_shared<const schedule::dynamic_table>(std::move(found.table))};
+    run.schedule = {"greedy", std::make_shared<const schedule::dynamic_table>(std::move(found.table))};
   const time_model times(model, run, with);
   const staged_times costs = times.of_stages();
   chosen_schedule out{found.name, costs, times.pipeline(costs), times.bubble().by_time, found.cost.peak, {}};

@@ -28,13 +28,13 @@ using belay::input_error;
 
 constexpr const char* schedule_words =
     "gpipe|1f1b|interleaved:V[:G]|bfs:V|interleaved-zb:V|"
-    "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|auto|FILE.csv";
+    "zb-h1|zb-h2|zb-v|v-half|v-min|dualpipe-v[:atomic]|greedy|auto|FILE.csv";
 // Bytes of a table that is read.
 constexpr std::uint64_t largest_table = std::uint64_t{1} << 26U;
 
 schedule_word schedule_of(const std::string& text) {
   namespace schedule = belay::schedule;
-  if (text == "auto") return {text, nullptr};
+  if (text == "auto" || text == "greedy") return {text, nullptr};
   const std::string flag = "--schedule " + text + ": ";
   if (text.ends_with(".csv")) {
     const std::string content = input::content_of(text, largest_table);
@@ -116,7 +116,8 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--recompute", recompute, "what the backward runs again")
       ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--schedule", schedule,
-                 "order of the micro-batches over the pipeline; auto chooses what is shortest within the budget")
+                 "order of the micro-batches over the pipeline; greedy makes one by the predicted times within the budget, auto "
+                 "chooses what is shortest")
       ->type_name(std::string(schedule_words));
   app.add_option("--offload", offload, "what lives in a lower tier")
       ->type_name("optimizer[:TIER],parameters[:TIER],gradients[:TIER],activations[:TIER]");

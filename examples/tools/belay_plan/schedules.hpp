@@ -19,10 +19,13 @@ namespace belay_plan {
 
 /// A schedule of the library by its name, or a table of one's own.
 struct schedule_word {
-  std::string name = "1f1b";                                    // as it was given: a name, "auto", a file
+  std::string name = "1f1b";                                    // as it was given: a name, auto, greedy, a file
   std::shared_ptr<const belay::schedule::dynamic_table> table;  // of a file, or of the greedy schedule
 
   [[nodiscard]] bool operator==(const schedule_word&) const = default;
+
+  /// Whether it stands for a choice that has not been made.
+  [[nodiscard]] bool is_chosen() const noexcept { return name == "auto" || (name == "greedy" && !table); }
 
   /// Where its stages lie; of a table, how many they are.
   [[nodiscard]] std::size_t chunks() const {

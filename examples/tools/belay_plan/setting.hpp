@@ -210,7 +210,7 @@ inline void check(const setting& run, const architecture& model) {
     refuse("--offload parameters: shards of parameters are what --zero 3 has: take --zero 3");
   if (run.offload.gradients != belay::tier::device && run.zero < 2)
     refuse("--offload gradients: shards of gradients are what --zero 2 and 3 have: take one of these");
-  if (run.schedule.name != "auto") check_schedule(run, model);
+  if (!run.schedule.is_chosen()) check_schedule(run, model);
 }
 
 /// The global batch where none is given: 32 sequences, or two a rank where that is more, as many as the mesh divides.

@@ -211,8 +211,7 @@ template <any_table Table, schedule_costs Costs>
 [[nodiscard]] std::string draw_svg(const Table& table, const Costs& costs, where at = where::current()) {
   const compute_lists lists(table);
   eager_times times(lists);
-  if (!run_eagerly(lists, costs, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", at);
+  if (!run_eagerly(lists, costs, times)) refuse_circle(lists, times, at);
   std::vector<chart_box> boxes;
   double total = 0, busy = 0;
   for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {

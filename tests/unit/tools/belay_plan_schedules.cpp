@@ -188,6 +188,9 @@ TEST_CASE("what is chosen is the shortest of all, and with a budget the shortest
   setting none = pipeline_of(4, 16, "auto");
   CHECK_THROWS_WITH_AS(static_cast<void>(choose_schedule(llama, none, with, limit)), doctest::Contains("fits: "),
                        belay::usage_error);
+  setting greedy = pipeline_of(4, 16, "greedy");
+  CHECK_THROWS_WITH_AS(static_cast<void>(choose_schedule(llama, greedy, with, limit)),
+                       doctest::Contains("one micro-batch does not fit"), belay::usage_error);
   setting alone = pipeline_of(1, 16, "auto");
   CHECK(choose_schedule(llama, alone, with, {}).name == "1f1b");
   // Four layers on four ranks: nothing with two chunks.
@@ -230,6 +233,13 @@ TEST_CASE("a schedule is chosen, by name or from a file, and what was refused is
   CHECK(choice["refused"].size() >= 16);
   CHECK(planned(at + "--schedule " + choice["name"].get<std::string>())["classes"] == chosen["classes"]);
   CHECK(planned(at)["schedule_choice"] == nullptr);
+  const json greedy = planned(at + "--schedule greedy");
+  CHECK(greedy["run"]["schedule"] == "greedy");
+  CHECK(greedy["schedule_choice"]["refused"].empty());
+  CHECK(greedy["schedule_choice"]["seconds"] >= choice["seconds"]);
+  for (const json& each : choice["refused"])
+    if (each["name"] == "greedy")
+      CHECK(greedy["schedule_choice"]["seconds"] == doctest::Approx(each["seconds"].get<double>()).epsilon(0.001));
   // One that fits is longer; one that does not says where it has no room.
   const json poor = planned(at + "--schedule auto --budget device=62GiB");
   CHECK(poor["fits"] == true);

@@ -76,6 +76,7 @@ TEST_CASE("a schedule that the run cannot have is refused with what would work")
   };
   for (const auto& [run, part] : std::vector<std::pair<options, std::string>>{
            {run_of(2, "zigzag"), "'zigzag' is no schedule; there are gpipe, 1f1b, interleaved:V[:G]"},
+           {run_of(2, "zigzag"), "greedy and auto choose by costs, and a name that ends in .csv is a file"},
            {few,
             "--schedule dualpipe-v on pp=2 needs at least 4 micro-batches in each pipeline, and --micro-batches 6 "
             "with dp=2 gives 3: take --micro-batches 8 or more"},
@@ -92,7 +93,20 @@ TEST_CASE("a schedule that the run cannot have is refused with what would work")
             "--schedule own.csv: schedule CSV, row 3, column 2"},
            {with_rows("belay-schedule 1,own,2,1\nF0,SA0>1,RG0<1,B0\nRA0<0,F0,SG0>0\n"),
             "--schedule own.csv: row 3: stage 1 never runs the backward of micro-batch 0"},
-           {with_rows("0F0,0B0\n1F0\n"), "--schedule own.csv"},
+           {with_rows("0F0,0B0\n1F0\n"),
+            "--schedule own.csv: row 2: stage 1 never runs the backward of micro-batch 0"},
+           {with_rows("0F0,0B0\n1F0,1F0,1B0\n"),
+            "--schedule own.csv: row 2: stage 1 runs the forward of micro-batch 0 twice (action 1)"},
+           {with_rows("0F0,0I0,0W0,0W0\n1F0,1B0\n"),
+            "row 1: stage 0 computes the weight gradient of micro-batch 0 twice (action 3)"},
+           {with_rows("0F0,0W0\n1F0,1B0\n"),
+            "row 1: stage 0 computes the weight gradient of micro-batch 0 before its input gradient (action 1)"},
+           {with_rows("0F0,0B0,0W0\n1F0,1B0\n"),
+            "row 1: stage 0 runs the backward of micro-batch 0 as a whole and in halves (action 2)"},
+           {with_rows("0F0,0B0\n1F0,1UNSHARD,1UNSHARD,1B0\n"),
+            "row 2: stage 1 gathers parameters that are gathered (action 2)"},
+           {with_rows("belay-schedule 2,own,2,1,2,loop\nF0,F0.1,B0.1,B0\nF0.1,B0.1,F0,B0\n"),
+            "rank 1 waits before the forward of micro-batch 0 in stage 3"},
            {with_rows("belay-schedule 1,own,1,1\nF0,B0\n"),
             "--schedule own.csv: a table of 1 ranks and 1 micro-batches, and the run has pp=2 and 1 micro-batches"}}) {
     CAPTURE(part);

@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -215,12 +217,15 @@ struct eager_times {
       : begin(lists.room()),
         end(lists.room()),
         forward(lists.stages() * lists.micro_batches()),
-        input(lists.stages() * lists.micro_batches()) {}
+        input(lists.stages() * lists.micro_batches()),
+        ran(lists.ranks()) {}
 
   scratch_array<ticks> begin;            // of each compute, by its index among all
   scratch_array<ticks> end;              // and when it ends
   scratch_array<std::uint32_t> forward;  // of stage and micro-batch: 1 + index of its forward
   scratch_array<std::uint32_t> input;    // and of its input gradient
+  scratch_array<std::uint32_t> ran;      // of each rank: its computes that run
+  std::size_t stopped = 0;               // the first rank that does not run all
 };
 
 /// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
@@ -228,7 +233,7 @@ struct eager_times {
 template <schedule_costs Costs>
 constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
-  const scratch_array<std::uint32_t> next(ranks), ready(ranks);
+  const scratch_array<std::uint32_t> ready(ranks);
   const scratch_array<std::size_t> waits_for(ranks);  // 1 + twice the cell whose tensor a rank waits for, and which
   // Of every stage: the rank that holds it, and what its computes take.
   const scratch_array<std::uint32_t> ranks_of_stages(stages);
@@ -244,7 +249,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   ticks* const ends = times.end.data();
   std::uint32_t* const forwards = times.forward.data();
   std::uint32_t* const inputs = times.input.data();
-  std::uint32_t* const ran = next.data();
+  std::uint32_t* const ran = times.ran.data();
   std::uint32_t* const waiting = ready.data();
   std::size_t* const awaited = waits_for.data();
   const ticks saved = saved_by_pair(costs);
@@ -260,6 +265,11 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   };
   for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
   std::size_t ended = 0;
+  const auto stop = [&](std::size_t rank, std::size_t at) {
+    ran[rank] = static_cast<std::uint32_t>(at);
+    times.stopped = rank;
+    return false;
+  };
   while (runnable > 0) {
     const std::size_t rank = waiting[--runnable];
     const planned_compute* const list = lists.of(rank);
@@ -279,9 +289,9 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (stage > 0) from = stage - 1, source = forwards[cell - micro_batches];
       } else if (weight) {
         source = inputs[cell];
-        if (source == 0) return false;
+        if (source == 0) return stop(rank, at);
       } else {
-        if (forwards[cell] == 0) return false;
+        if (forwards[cell] == 0) return stop(rank, at);
         if (stage + 1 < stages) from = stage + 1, source = inputs[cell + micro_batches];
       }
       if (from != stage && source == 0) {
@@ -293,11 +303,12 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (there > clock) clock = there;
       }
       if (now.paired) {
-        if (!forward || at + 1 == size) return false;
+        if (!forward || at + 1 == size) return stop(rank, at);
         const planned_compute& beside = list[at + 1];
         const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
-        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
-        if (forwards[other_cell] == 0) return false;
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient)
+          return stop(rank, at);
+        if (forwards[other_cell] == 0) return stop(rank, at);
         if (other + 1 < stages) {
           const std::uint32_t given = inputs[other_cell + micro_batches];
           if (given == 0) {
@@ -327,7 +338,19 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
     ran[rank] = static_cast<std::uint32_t>(at);
     ended += at == size;
   }
+  while (times.stopped < ranks && ran[times.stopped] == lists.size(times.stopped)) ++times.stopped;
   return ended == ranks;
+}
+
+/// Throws usage_error that names the compute before which a rank waits for ever.
+[[noreturn]] inline void refuse_circle(const compute_lists& lists, const eager_times& times, where at = {}) {
+  const std::size_t rank = times.stopped;
+  const planned_compute& next = lists.of(rank)[times.ran[rank]];
+  throw usage_error("the ranks of this schedule compute in orders that wait for each other: rank " +
+                        std::to_string(rank) + " waits before the " + name(next.kind) + " of micro-batch " +
+                        std::to_string(next.micro_batch) + " in stage " +
+                        std::to_string(lists.stage(rank, next.chunk)),
+                    at);
 }
 
 /// The time and the memory of a schedule in which no message waits for its receiver.
@@ -345,8 +368,7 @@ struct eager_cost {
 template <schedule_costs Costs>
 [[nodiscard]] constexpr eager_cost cost_of(const compute_lists& lists, const Costs& costs) {
   eager_times times(lists);
-  if (!run_eagerly(lists, costs, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  if (!run_eagerly(lists, costs, times)) refuse_circle(lists, times);
   eager_cost of;
   for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
     const std::size_t first = lists.first(rank), size = lists.size(rank);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "belay/core/bounds.hpp"
+#include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/csv.hpp"
 #include "belay/parallel/schedule/rules.hpp"
 
@@ -85,15 +86,12 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
   return exchanges ? std::move(table) : connected(std::move(table));
 }
 
-// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
-// and its proof says so.
+// With exchanges, where several ranks have all computes in an order that is possible. Else it gets none: its proof says
+// what is wrong, with the numbers of the file's actions.
 BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
-  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
-    for (const action& each : table.actions(rank))
-      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
-  }
-  return with_exchanges(table);
+  if (table.ranks() == 1) return table;
+  const fault_class wrong = class_of(proof(table).reason.kind);
+  return wrong != fault_class::none && wrong <= fault_class::beside ? std::move(table) : with_exchanges(table);
 }
 
 BELAY_DECL action_kind csv_reader::kind_of_chunk(std::string_view name) {

@@ -113,8 +113,7 @@ class gap_transfers {
 template <class Out>
 constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   eager_times times(lists);
-  if (!run_eagerly(lists, equal_costs{}, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  if (!run_eagerly(lists, equal_costs{}, times)) refuse_circle(lists, times);
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
   gap_transfers transfers(lists.room() + ranks, 4 * stages * micro_batches);
   const auto gaps_of = [&](std::size_t rank) {

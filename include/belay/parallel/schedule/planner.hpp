@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "belay/core/config.hpp"
@@ -58,17 +59,20 @@ struct schedule_choice {
   std::string name;
   dynamic_table table;
   eager_cost cost;
-  std::vector<std::uint64_t> bytes;  // most, of each rank
-  std::vector<refused_schedule> refused;
+  std::vector<std::uint64_t> bytes;       // most, of each rank
+  std::vector<refused_schedule> refused;  // those that fit in the order in which they would be taken, then the others
+  std::optional<dynamic_table> greedy;    // the greedy table, where it fits
 };
+
+/// Why a schedule of `total` was not taken, although it fits, and `taken` was: "takes 120, and zb-v 101".
+[[nodiscard]] BELAY_DECL std::string why_not_taken(ticks total, std::string_view taken, ticks taken_total);
 
 /// Gives the costs of a network that is cut into `ranks * placed.chunks` stages which lie so; nothing where it has too
 /// few layers.
 using costs_of_placement = function_ref<std::optional<staged_costs>(const placement& placed)>;
 
 /// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
-/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other table fits, and it is faster than
-/// the greedy one. DualPipeV of pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward.
+/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other one of a name fits. DualPipeV of pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward.
 /// Deterministic. Throws usage_error where none fits, with what the least needs.
 [[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                                 costs_of_placement costs, where at = where::current());

@@ -186,66 +186,78 @@ struct schedule_candidate {
   return static_cast<ticks>(ranks - 1) * largest / static_cast<ticks>(3 * (2 * micro_batches - ranks - 2));
 }
 
+// It keeps least and waits most: the greedy schedule aside, it is taken where no other fits.
+inline constexpr std::string_view last_resort = v_min_rule::name;
+
+BELAY_DECL std::string why_not_taken(ticks total, std::string_view taken, ticks taken_total) {
+  if (total < taken_total) return "takes " + std::to_string(total) + ", and is taken where no other schedule fits";
+  if (total == taken_total) return "takes as long as " + std::string(taken);
+  return "takes " + std::to_string(total) + ", and " + std::string(taken) + " " + std::to_string(taken_total);
+}
+
 BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                   costs_of_placement costs, where at) {
   constexpr std::size_t most_chunks = 4;
   const std::size_t ranks = budget.size();
+  std::vector<schedule_candidate> fitting;
+  std::optional<schedule_candidate> least;
   std::vector<schedule_choice::refused_schedule> refused;
-  std::optional<schedule_candidate> best, least;
-  const auto note = [&](const std::string& name, std::string why, ticks total = 0) {
-    refused.push_back({name, std::move(why), total});
-  };
+  const auto refuse = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why), 0}); };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
-    if (found.excess > 0) return note(found.name, explain_memory(found.worst));
-    const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
-    const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
-    if (best && (found.cost.total >= best->cost.total || comes_last))
-      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total),
-                  found.cost.total);
-    if (best)
-      note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total), best->cost.total);
-    best = std::move(found);
+    if (found.excess > 0) return refuse(found.name, explain_memory(found.worst));
+    fitting.push_back(std::move(found));
   };
-  std::vector<std::string> names = named_schedule::names(most_chunks);
-  // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
-  // table fits.
-  const auto v_min = std::find(names.begin(), names.end(), "v-min");
-  std::rotate(v_min, v_min + 1, names.end());
-  std::optional<dynamic_table> greedy;
-  const auto consider_named = [&](const std::string& name) {
+  for (const std::string& name : named_schedule::names(most_chunks)) {
     const named_schedule each = named_schedule::of(name, at);
     const std::optional<staged_costs> of = costs(each.placed());
-    if (!of) return note(name, "has more stages than the network has layers");
+    if (!of) {
+      refuse(name, "has more stages than the network has layers");
+      continue;
+    }
     const std::size_t fewest = each.least_micro_batches(ranks);
-    if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    if (micro_batches < fewest) {
+      refuse(name, "needs " + std::to_string(fewest) + " micro-batches");
+      continue;
+    }
     if (name == dualpipe_v_atomic_rule::name) {
       const ticks least_saving = least_saving_of_pairs(ranks, micro_batches, of->time), saved = of->time.pair_saves();
-      if (saved <= least_saving)
-        return note(name, "saves " + std::to_string(saved) + " a pair, and pays above " +
-                              std::to_string(least_saving));
+      if (saved <= least_saving) {
+        refuse(name, "saves " + std::to_string(saved) + " a pair, and pays above " + std::to_string(least_saving));
+        continue;
+      }
     }
     consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
-  };
-  for (const std::string& name : names) {
-    if (name == "v-min") {
-      const std::optional<staged_costs> of = costs(placement{});
-      if (of) greedy = greedy_table(micro_batches, *of, budget);
-      if (greedy)
-        consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
-      else
-        note("greedy", "one micro-batch does not fit");
-    }
-    consider_named(name);
   }
-  if (!best)
+  std::optional<dynamic_table> greedy;
+  if (const std::optional<staged_costs> of = costs(placement{})) {
+    greedy = greedy_table(micro_batches, *of, budget);
+    if (greedy)
+      consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
+    else
+      refuse("greedy", "one micro-batch does not fit");
+  }
+  if (fitting.empty())
     throw usage_error(
         "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
             " micro-batches fits: " +
             (least ? least->name + " " + explain_memory(least->worst) : std::string("the network has too few layers")),
         at);
-  dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
-  return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};
+  const bool others = std::any_of(fitting.begin(), fitting.end(), [](const schedule_candidate& each) {
+    return each.name != last_resort && each.name != "greedy";
+  });
+  std::stable_sort(fitting.begin(), fitting.end(), [&](const schedule_candidate& a, const schedule_candidate& b) {
+    if (others && (a.name == last_resort) != (b.name == last_resort)) return b.name == last_resort;
+    return a.cost.total < b.cost.total;
+  });
+  const schedule_candidate& best = fitting.front();
+  std::vector<schedule_choice::refused_schedule> not_taken;
+  for (auto each = fitting.begin() + 1; each != fitting.end(); ++each)
+    not_taken.push_back(
+        {each->name, why_not_taken(each->cost.total, best.name, best.cost.total), each->cost.total});
+  not_taken.insert(not_taken.end(), refused.begin(), refused.end());
+  dynamic_table table = best.name == "greedy" ? *greedy : named_table(best.name, ranks, micro_batches, at);
+  return {best.name, std::move(table), best.cost, best.bytes, std::move(not_taken), std::move(greedy)};
 }
 
 }  // namespace schedule
