@@ -26918,12 +26918,15 @@ struct eager_times {
       : begin(lists.room()),
         end(lists.room()),
         forward(lists.stages() * lists.micro_batches()),
-        input(lists.stages() * lists.micro_batches()) {}
+        input(lists.stages() * lists.micro_batches()),
+        ran(lists.ranks()) {}
 
   scratch_array<ticks> begin;            // of each compute, by its index among all
   scratch_array<ticks> end;              // and when it ends
   scratch_array<std::uint32_t> forward;  // of stage and micro-batch: 1 + index of its forward
   scratch_array<std::uint32_t> input;    // and of its input gradient
+  scratch_array<std::uint32_t> ran;      // of each rank: its computes that run
+  std::size_t stopped = 0;               // the first rank that does not run all
 };
 
 /// Fills `times`; both computes of a pair have its begin and its end. False where the lists can not be run in this
@@ -26931,7 +26934,7 @@ struct eager_times {
 template <schedule_costs Costs>
 constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager_times& times) {
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
-  const scratch_array<std::uint32_t> next(ranks), ready(ranks);
+  const scratch_array<std::uint32_t> ready(ranks);
   const scratch_array<std::size_t> waits_for(ranks);  // 1 + twice the cell whose tensor a rank waits for, and which
   // Of every stage: the rank that holds it, and what its computes take.
   const scratch_array<std::uint32_t> ranks_of_stages(stages);
@@ -26947,7 +26950,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   ticks* const ends = times.end.data();
   std::uint32_t* const forwards = times.forward.data();
   std::uint32_t* const inputs = times.input.data();
-  std::uint32_t* const ran = next.data();
+  std::uint32_t* const ran = times.ran.data();
   std::uint32_t* const waiting = ready.data();
   std::size_t* const awaited = waits_for.data();
   const ticks saved = saved_by_pair(costs);
@@ -26963,6 +26966,11 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   };
   for (std::size_t rank = ranks; rank-- > 0;) waiting[runnable++] = static_cast<std::uint32_t>(rank);
   std::size_t ended = 0;
+  const auto stop = [&](std::size_t rank, std::size_t at) {
+    ran[rank] = static_cast<std::uint32_t>(at);
+    times.stopped = rank;
+    return false;
+  };
   while (runnable > 0) {
     const std::size_t rank = waiting[--runnable];
     const planned_compute* const list = lists.of(rank);
@@ -26982,9 +26990,9 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (stage > 0) from = stage - 1, source = forwards[cell - micro_batches];
       } else if (weight) {
         source = inputs[cell];
-        if (source == 0) return false;
+        if (source == 0) return stop(rank, at);
       } else {
-        if (forwards[cell] == 0) return false;
+        if (forwards[cell] == 0) return stop(rank, at);
         if (stage + 1 < stages) from = stage + 1, source = inputs[cell + micro_batches];
       }
       if (from != stage && source == 0) {
@@ -26996,11 +27004,11 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (there > clock) clock = there;
       }
       if (now.paired) {
-        if (!forward || at + 1 == size) return false;
+        if (!forward || at + 1 == size) return stop(rank, at);
         const planned_compute& beside = list[at + 1];
         const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
-        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return false;
-        if (forwards[other_cell] == 0) return false;
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return stop(rank, at);
+        if (forwards[other_cell] == 0) return stop(rank, at);
         if (other + 1 < stages) {
           const std::uint32_t given = inputs[other_cell + micro_batches];
           if (given == 0) {
@@ -27030,7 +27038,18 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
     ran[rank] = static_cast<std::uint32_t>(at);
     ended += at == size;
   }
+  while (times.stopped < ranks && ran[times.stopped] == lists.size(times.stopped)) ++times.stopped;
   return ended == ranks;
+}
+
+/// Throws usage_error that names the compute before which a rank waits for ever.
+[[noreturn]] inline void refuse_circle(const compute_lists& lists, const eager_times& times, where at = {}) {
+  const std::size_t rank = times.stopped;
+  const planned_compute& next = lists.of(rank)[times.ran[rank]];
+  throw usage_error("the ranks of this schedule compute in orders that wait for each other: rank " +
+                        std::to_string(rank) + " waits before the " + name(next.kind) + " of micro-batch " +
+                        std::to_string(next.micro_batch) + " in stage " + std::to_string(lists.stage(rank, next.chunk)),
+                    at);
 }
 
 /// The time and the memory of a schedule in which no message waits for its receiver.
@@ -27048,8 +27067,7 @@ struct eager_cost {
 template <schedule_costs Costs>
 [[nodiscard]] constexpr eager_cost cost_of(const compute_lists& lists, const Costs& costs) {
   eager_times times(lists);
-  if (!run_eagerly(lists, costs, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  if (!run_eagerly(lists, costs, times)) refuse_circle(lists, times);
   eager_cost of;
   for (std::size_t rank = 0; rank < lists.ranks(); ++rank) {
     const std::size_t first = lists.first(rank), size = lists.size(rank);
@@ -34871,8 +34889,7 @@ class gap_transfers {
 template <class Out>
 constexpr void write_with_exchanges(const compute_lists& lists, Out& out) {
   eager_times times(lists);
-  if (!run_eagerly(lists, equal_costs{}, times))
-    throw usage_error("the ranks of this schedule compute in orders that wait for each other", {});
+  if (!run_eagerly(lists, equal_costs{}, times)) refuse_circle(lists, times);
   const std::size_t ranks = lists.ranks(), stages = lists.stages(), micro_batches = lists.micro_batches();
   gap_transfers transfers(lists.room() + ranks, 4 * stages * micro_batches);
   const auto gaps_of = [&](std::size_t rank) {
@@ -36179,15 +36196,12 @@ BELAY_DECL dynamic_table csv_reader::read_rows(std::string name, std::size_t ran
   return exchanges ? std::move(table) : connected(std::move(table));
 }
 
-// With exchanges, where several ranks have all computes: what lacks some, or names what it does not have, gets none,
-// and its proof says so.
+// With exchanges, where several ranks have all computes in an order that is possible. Else it gets none: its proof says
+// what is wrong, with the numbers of the file's actions.
 BELAY_DECL dynamic_table csv_reader::connected(dynamic_table table) {
-  if (table.ranks() == 1 || table.size() < 2 * table.stages() * table.micro_batches()) return table;
-  for (std::size_t rank = 0; rank < table.ranks(); ++rank) {
-    for (const action& each : table.actions(rank))
-      if (each.micro_batch >= table.micro_batches() || each.chunk >= table.chunks()) return table;
-  }
-  return with_exchanges(table);
+  if (table.ranks() == 1) return table;
+  const fault_class wrong = class_of(proof(table).reason.kind);
+  return wrong != fault_class::none && wrong <= fault_class::beside ? std::move(table) : with_exchanges(table);
 }
 
 BELAY_DECL action_kind csv_reader::kind_of_chunk(std::string_view name) {
@@ -37089,18 +37103,22 @@ struct schedule_choice {
   std::string name;
   dynamic_table table;
   eager_cost cost;
-  std::vector<std::uint64_t> bytes;  // most, of each rank
-  std::vector<refused_schedule> refused;
+  std::vector<std::uint64_t> bytes;       // most, of each rank
+  std::vector<refused_schedule> refused;  // those that fit in the order in which they would be taken, then the others
+  std::optional<dynamic_table> greedy;    // the greedy table, where it fits
 };
+
+/// Why a schedule of `total` was not taken, although it fits, and `taken` was: "takes 120, and zb-v 101".
+[[nodiscard]] BELAY_DECL std::string why_not_taken(ticks total, std::string_view taken, ticks taken_total);
 
 /// Gives the costs of a network that is cut into `ranks * placed.chunks` stages which lie so; nothing where it has too
 /// few layers.
 using costs_of_placement = function_ref<std::optional<staged_costs>(const placement& placed)>;
 
 /// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
-/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other table fits, and it is faster than
-/// the greedy one. DualPipeV of pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward.
-/// Deterministic. Throws usage_error where none fits, with what the least needs.
+/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other one of a name fits. DualPipeV of
+/// pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward. Deterministic. Throws
+/// usage_error where none fits, with what the least needs.
 [[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                                 costs_of_placement costs, where at = where::current());
 
@@ -37283,66 +37301,77 @@ struct schedule_candidate {
   return static_cast<ticks>(ranks - 1) * largest / static_cast<ticks>(3 * (2 * micro_batches - ranks - 2));
 }
 
+// It keeps least and waits most: the greedy schedule aside, it is taken where no other fits.
+inline constexpr std::string_view last_resort = v_min_rule::name;
+
+BELAY_DECL std::string why_not_taken(ticks total, std::string_view taken, ticks taken_total) {
+  if (total < taken_total) return "takes " + std::to_string(total) + ", and is taken where no other schedule fits";
+  if (total == taken_total) return "takes as long as " + std::string(taken);
+  return "takes " + std::to_string(total) + ", and " + std::string(taken) + " " + std::to_string(taken_total);
+}
+
 BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                   costs_of_placement costs, where at) {
   constexpr std::size_t most_chunks = 4;
   const std::size_t ranks = budget.size();
+  std::vector<schedule_candidate> fitting;
+  std::optional<schedule_candidate> least;
   std::vector<schedule_choice::refused_schedule> refused;
-  std::optional<schedule_candidate> best, least;
-  const auto note = [&](const std::string& name, std::string why, ticks total = 0) {
-    refused.push_back({name, std::move(why), total});
-  };
+  const auto refuse = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why), 0}); };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
-    if (found.excess > 0) return note(found.name, explain_memory(found.worst));
-    const auto takes = [](const schedule_candidate& of) { return "takes " + std::to_string(of.cost.total); };
-    const bool comes_last = found.name == "v-min" && best && best->name != "greedy";
-    if (best && (found.cost.total >= best->cost.total || comes_last))
-      return note(found.name, takes(found) + ", and " + best->name + " " + std::to_string(best->cost.total),
-                  found.cost.total);
-    if (best)
-      note(best->name, takes(*best) + ", and " + found.name + " " + std::to_string(found.cost.total), best->cost.total);
-    best = std::move(found);
+    if (found.excess > 0) return refuse(found.name, explain_memory(found.worst));
+    fitting.push_back(std::move(found));
   };
-  std::vector<std::string> names = named_schedule::names(most_chunks);
-  // V-Min is compared with the greedy schedule alone, which fits where it may wait, and is taken only where no other
-  // table fits.
-  const auto v_min = std::find(names.begin(), names.end(), "v-min");
-  std::rotate(v_min, v_min + 1, names.end());
-  std::optional<dynamic_table> greedy;
-  const auto consider_named = [&](const std::string& name) {
+  for (const std::string& name : named_schedule::names(most_chunks)) {
     const named_schedule each = named_schedule::of(name, at);
     const std::optional<staged_costs> of = costs(each.placed());
-    if (!of) return note(name, "has more stages than the network has layers");
+    if (!of) {
+      refuse(name, "has more stages than the network has layers");
+      continue;
+    }
     const std::size_t fewest = each.least_micro_batches(ranks);
-    if (micro_batches < fewest) return note(name, "needs " + std::to_string(fewest) + " micro-batches");
+    if (micro_batches < fewest) {
+      refuse(name, "needs " + std::to_string(fewest) + " micro-batches");
+      continue;
+    }
     if (name == dualpipe_v_atomic_rule::name) {
       const ticks least_saving = least_saving_of_pairs(ranks, micro_batches, of->time), saved = of->time.pair_saves();
-      if (saved <= least_saving)
-        return note(name, "saves " + std::to_string(saved) + " a pair, and pays above " +
-                              std::to_string(least_saving));
+      if (saved <= least_saving) {
+        refuse(name, "saves " + std::to_string(saved) + " a pair, and pays above " + std::to_string(least_saving));
+        continue;
+      }
     }
     consider(schedule_candidate::of(name, each.lists(ranks, micro_batches, at), *of, budget));
-  };
-  for (const std::string& name : names) {
-    if (name == "v-min") {
-      const std::optional<staged_costs> of = costs(placement{});
-      if (of) greedy = greedy_table(micro_batches, *of, budget);
-      if (greedy)
-        consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
-      else
-        note("greedy", "one micro-batch does not fit");
-    }
-    consider_named(name);
   }
-  if (!best)
+  std::optional<dynamic_table> greedy;
+  if (const std::optional<staged_costs> of = costs(placement{})) {
+    greedy = greedy_table(micro_batches, *of, budget);
+    if (greedy)
+      consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
+    else
+      refuse("greedy", "one micro-batch does not fit");
+  }
+  if (fitting.empty())
     throw usage_error(
         "no schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(micro_batches) +
             " micro-batches fits: " +
             (least ? least->name + " " + explain_memory(least->worst) : std::string("the network has too few layers")),
         at);
-  dynamic_table table = best->name == "greedy" ? std::move(*greedy) : named_table(best->name, ranks, micro_batches, at);
-  return {best->name, std::move(table), best->cost, std::move(best->bytes), std::move(refused)};
+  const bool others = std::any_of(fitting.begin(), fitting.end(), [](const schedule_candidate& each) {
+    return each.name != last_resort && each.name != "greedy";
+  });
+  std::stable_sort(fitting.begin(), fitting.end(), [&](const schedule_candidate& a, const schedule_candidate& b) {
+    if (others && (a.name == last_resort) != (b.name == last_resort)) return b.name == last_resort;
+    return a.cost.total < b.cost.total;
+  });
+  const schedule_candidate& best = fitting.front();
+  std::vector<schedule_choice::refused_schedule> not_taken;
+  for (auto each = fitting.begin() + 1; each != fitting.end(); ++each)
+    not_taken.push_back({each->name, why_not_taken(each->cost.total, best.name, best.cost.total), each->cost.total});
+  not_taken.insert(not_taken.end(), refused.begin(), refused.end());
+  dynamic_table table = best.name == "greedy" ? *greedy : named_table(best.name, ranks, micro_batches, at);
+  return {best.name, std::move(table), best.cost, best.bytes, std::move(not_taken), std::move(greedy)};
 }
 
 }  // namespace schedule

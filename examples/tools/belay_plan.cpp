@@ -71,7 +71,8 @@ int show_plan(const question& asked, const planner& plans) {
     try {
       choice = choose_schedule(plans.model(), run, asked.constants, asked.limit);
     } catch (const belay::usage_error& problem) {
-      complain("--schedule " + asked.run.schedule.name + ": " + input::problem_words(problem) + ". Search what fits with --fit");
+      complain("--schedule " + asked.run.schedule.name + ": " + input::problem_words(problem) +
+               ". Search what fits with --fit");
       return does_not_fit;
     }
   }

@@ -169,6 +169,7 @@ void rank_body::probe(probed_costs& into) {
   const auto stages = static_cast<std::size_t>(line().run.mesh.pipeline);  // one a rank
   const report_table table(line().run, stages);
   measured_costs measured(stages);
+  measured.set_message(message_seconds());
   trainer_->run().each_step(line().run.steps, 0, [&](std::size_t step) {
     log.clear();
     trainer_->run().trace_into(&log);
@@ -180,6 +181,27 @@ void rank_body::probe(probed_costs& into) {
   });
   if (const auto text = measured.text()) into.set(*text);
   control().barrier();
+}
+
+double rank_body::message_seconds() const {
+  const belay::group& ranks = trainer_->mesh().pipeline();
+  double least = 0;
+  if (ranks.size() > 1 && ranks.rank() < 2 && ranks.device() == nullptr) {
+    const std::size_t number = line().run.dtype == belay::dtype::bf16 ? sizeof(belay::bf16) : sizeof(float);
+    std::vector<std::byte> tensor(batch_shape(line().run).rows() * line().run.model.hidden * number);
+    const int peer = 1 - ranks.rank();
+    const belay::p2p sent[] = {belay::p2p::send(peer, std::span(tensor))};
+    const belay::p2p received[] = {belay::p2p::receive(peer, std::span(tensor))};
+    for (int round = 0; round < 6; ++round) {
+      const auto begin = clock::now();
+      ranks.exchange(peer == 1 ? sent : received);
+      ranks.exchange(peer == 1 ? received : sent);
+      const double both = std::chrono::duration<double>(clock::now() - begin).count();
+      if (round == 0 || both / 2 < least) least = both / 2;
+    }
+  }
+  control().all_reduce(std::span(&least, 1), belay::maximum);
+  return least;
 }
 
 void rank_body::evaluate(summary& end) {

@@ -37,6 +37,9 @@ class rank_body {
   void rehearse();
   // The steps of a probe, whose times all ranks have.
   void probe(probed_costs& into);
+  // Of a tensor between two ranks of a pipeline that send memory of the host, the longest of all pipelines; 0 on a
+  // device. Collective over the world.
+  [[nodiscard]] double message_seconds() const;
   void evaluate(summary& end);
   void sample(summary& end);
 

@@ -146,7 +146,7 @@ std::optional<std::string> measured_costs::text() const {
   const auto microseconds = [](double seconds) {
     return std::to_string(std::clamp<ticks>(std::llround(seconds * 1e6), 1, most_ticks));
   };
-  std::string out = "belay-costs 1,0\n";
+  std::string out = "belay-costs 1," + (message_ > 0 ? microseconds(message_) : "0") + "\n";
   for (const stage_seconds_of& each : least_) {
     const double half = each.backward / 2;
     if (each.forward == 0) return std::nullopt;

@@ -50,7 +50,9 @@ class measured_costs {
   void add(const stage_seconds& of_step) noexcept;
   /// A step's mean of one kind of compute of a stage: not a number where it was not measured, 0 where there is none.
   void add(std::size_t stage, belay::schedule::action_kind kind, double seconds) noexcept;
-  /// In microseconds, a message 0; a backward that was run whole is half I and half W. Nothing where that was not
+  /// The time of a message; 0 until it is given.
+  void set_message(double seconds) noexcept { message_ = seconds; }
+  /// In microseconds; a backward that was run whole is half I and half W. Nothing where that was not
   /// measured.
   [[nodiscard]] std::optional<std::string> text() const;
 
@@ -59,6 +61,7 @@ class measured_costs {
     double forward = 0, backward = 0, input_gradient = 0, weight_gradient = 0;
   };
   std::vector<stage_seconds_of> least_;
+  double message_ = 0;
 };
 
 }  // namespace train_moe

@@ -112,6 +112,7 @@ endfunction()
 divided(zero_3_data dp=3 3 --zero 3)
 divided(zero_2_pipeline pp=2,dp=2 4 --zero 2)
 divided(zero_3_experts dp=2,ep=2 4 --zero 3 --recompute selective)
+divided(pairs ep=2 2 --overlap-pairs on)
 divided(zero_3_phases pp=2,dp=2 4 --zero 3 --phases train=1,eval=1,rollout=1)
 
 # One cause has one exit code, whatever ranks are and who has started them. A folder that is not there is found before

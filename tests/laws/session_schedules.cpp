@@ -121,6 +121,7 @@ TEST_CASE("a schedule that is chosen gives the bits of one rank, and the summary
           (more.back() == in.file("costs") ? "the costs of " + in.file("costs") : "a probe of each kind of layer"));
     CHECK(choice["schedule"] == got.summary["config"]["schedule"]);
     CHECK(choice["layers"].size() == 4);
+    CHECK(choice["message"] > 0);
     for (const nlohmann::json& other : choice["refused"])
       if (other["total"].is_number()) CHECK(other["total"] >= choice["total"]);
     // The next run may choose by it.

@@ -100,8 +100,8 @@ struct chosen_schedule {
   };
   const std::vector<std::uint64_t> budget(ranks, limit[belay::tier::device]);
   const auto micro_batches = static_cast<std::size_t>(run.micro_batches());
-  schedule::schedule_choice found = greedy ? make_greedy(micro_batches, budget, cut)
-                                           : schedule::choose(micro_batches, budget, cut, belay::where{});
+  schedule::schedule_choice found =
+      greedy ? make_greedy(micro_batches, budget, cut) : schedule::choose(micro_batches, budget, cut, belay::where{});
   run.schedule = {found.name, nullptr};
   if (found.name == "greedy")
     run.schedule = {"greedy", std::make_shared<const schedule::dynamic_table>(std::move(found.table))};

@@ -116,7 +116,8 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--recompute", recompute, "what the backward runs again")
       ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--schedule", schedule,
-                 "order of the micro-batches over the pipeline; greedy makes one by the predicted times within the budget, auto "
+                 "order of the micro-batches over the pipeline; greedy makes one by the predicted times within the "
+                 "budget, auto "
                  "chooses what is shortest")
       ->type_name(std::string(schedule_words));
   app.add_option("--offload", offload, "what lives in a lower tier")

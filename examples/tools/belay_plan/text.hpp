@@ -184,13 +184,11 @@ class plan_text {
   [[nodiscard]] std::string choice() const {
     if (!plan_->choice) return "";
     const chosen_schedule& one = *plan_->choice;
-    std::string out = "schedule: " + one.name +
-                      (one.refused.empty() ? ", "
-                                           : " of " + std::to_string(one.refused.size() + 1) +
-                                                 ", the shortest that fits: ") +
-                      seconds_text(one.seconds) + ", bubble " + percent(one.bubble) +
-                      ", at most " + std::to_string(one.peak) + (one.peak == 1 ? " micro-batch" : " micro-batches") +
-                      " of a chunk kept\n";
+    std::string out =
+        "schedule: " + one.name +
+        (one.refused.empty() ? ", " : " of " + std::to_string(one.refused.size() + 1) + ", the shortest that fits: ") +
+        seconds_text(one.seconds) + ", bubble " + percent(one.bubble) + ", at most " + std::to_string(one.peak) +
+        (one.peak == 1 ? " micro-batch" : " micro-batches") + " of a chunk kept\n";
     const auto& stages = one.costs.stages;
     const auto range = [&](auto value) {
       double least = value(stages[0]), most = least;

@@ -3,6 +3,7 @@
 // A forward beside a backward: one computes while the rows of the other are on their way to experts of another rank.
 // What one throws ends both, and names its rank.
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <array>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/experts.hpp"
@@ -41,7 +43,8 @@ using exchange_type = belay::expert_exchange<double>;
 struct call_record {
   std::string order;
   std::size_t alive = 0;               // calls that have begun and not ended
-  std::string_view ends_in;            // the calls of which one throws
+  std::string_view ends_in;            // the calls of which one throws,
+  bool is_killed = false;              // or ends the process
   std::atomic<bool>* sets = nullptr;   // when the forward of micro-batch 1 begins to compute
   std::atomic<bool>* waits = nullptr;  // for that, where the backward of micro-batch 0 begins
   bool came = true;
@@ -73,8 +76,9 @@ struct marked_layer {
 
   void mark(auto& frame, char what) const {
     frame.run([to = &record, what, micro_batch = frame.micro_batch()] { to->begin(what, micro_batch); });
-    if (!frame.rehearsing() && record.ends_in == what + std::to_string(frame.micro_batch()))
-      throw std::domain_error("this call ends in " + std::string(record.ends_in));
+    if (frame.rehearsing() || record.ends_in != what + std::to_string(frame.micro_batch())) return;
+    if (record.is_killed) ::raise(SIGKILL);
+    throw std::domain_error("this call ends in " + std::string(record.ends_in));
   }
   residue forward(auto& frame, tensor x) {
     const call_guard lives(record.alive);
@@ -244,6 +248,28 @@ TEST_CASE("a rank that ends in a call of a pair is named on the other one, and n
       CHECK(what.find(said) != std::string::npos);
       CHECK(told.find(said) != std::string::npos);
     }
+}
+
+TEST_CASE("a process that is killed in a call of a pair is named by the other one") {
+  if (threads_are_sanitized) return;
+  for (const char* ends_in : {"F1", "b0"}) {
+    CAPTURE(ends_in);
+    const auto body = [&](auto& rank, auto& run) {
+      call_record record;
+      if (rank.number() == 1) record.ends_in = ends_in;
+      record.is_killed = true;
+      trained_stage trained(rank, run, record, pair_use::in_turns);
+      for ([[maybe_unused]] const std::size_t round : run.steps(1)) trained.train();
+    };
+    try {
+      belay::launch(belay::host::processes{2}, body);
+      FAIL("nobody noticed");
+    } catch (const belay::comm_error& problem) {
+      CHECK(problem.fault() == belay::comm_fault::peer_failed);
+      CHECK(problem.about().culprits == std::vector<int>{1});
+      CHECK(problem.about().signal == SIGKILL);
+    }
+  }
 }
 
 TEST_CASE("after an error of all ranks in a pair the next step runs as the first one would have") {

@@ -241,8 +241,10 @@ TEST_CASE("tables with chunks are written with their placement and read back") {
 TEST_CASE("a table without transfers gets those that let it run") {
   const auto table = schedule::from_csv("belay-schedule 1,1f1b,2,2\nF0,F1,B0,B1\nF0,B0,F1,B1\n");
   CHECK(table == schedule::one_f_one_b(2, 2));
-  CHECK_THROWS_WITH_AS((void)schedule::from_csv("belay-schedule 1,x,2,2\nF0,F1,B0,B1\nB0,F0,B1,F1\n"),
-                       doctest::Contains("wait for each other"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(
+      (void)schedule::from_csv("belay-schedule 2,x,2,1,2,loop\nF0,F0.1,B0.1,B0\nF0.1,B0.1,F0,B0\n"),
+      doctest::Contains("wait for each other: rank 0 waits before the forward of micro-batch 0 in stage 2"),
+      belay::usage_error);
 }
 
 TEST_CASE("a table that lacks computes is left as it is: its proof names them") {

@@ -306,8 +306,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
         if (!forward || at + 1 == size) return stop(rank, at);
         const planned_compute& beside = list[at + 1];
         const std::size_t other = held[beside.chunk], other_cell = other * micro_batches + beside.micro_batch;
-        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient)
-          return stop(rank, at);
+        if (beside.kind != action_kind::backward && beside.kind != action_kind::input_gradient) return stop(rank, at);
         if (forwards[other_cell] == 0) return stop(rank, at);
         if (other + 1 < stages) {
           const std::uint32_t given = inputs[other_cell + micro_batches];
@@ -348,8 +347,7 @@ constexpr bool run_eagerly(const compute_lists& lists, const Costs& costs, eager
   const planned_compute& next = lists.of(rank)[times.ran[rank]];
   throw usage_error("the ranks of this schedule compute in orders that wait for each other: rank " +
                         std::to_string(rank) + " waits before the " + name(next.kind) + " of micro-batch " +
-                        std::to_string(next.micro_batch) + " in stage " +
-                        std::to_string(lists.stage(rank, next.chunk)),
+                        std::to_string(next.micro_batch) + " in stage " + std::to_string(lists.stage(rank, next.chunk)),
                     at);
 }
 

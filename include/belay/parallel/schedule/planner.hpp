@@ -72,8 +72,9 @@ struct schedule_choice {
 using costs_of_placement = function_ref<std::optional<staged_costs>(const placement& placed)>;
 
 /// The schedule that ends first and keeps no more than `budget` on each rank; of equal ones the first in the order of
-/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other one of a name fits. DualPipeV of pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward.
-/// Deterministic. Throws usage_error where none fits, with what the least needs.
+/// `named_schedule::names`, then the greedy one. V-Min is taken only where no other one of a name fits. DualPipeV of
+/// pairs is refused where a pair saves no more than (p - 1) / (2 m - p - 2) of a forward. Deterministic. Throws
+/// usage_error where none fits, with what the least needs.
 [[nodiscard]] BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std::uint64_t> budget,
                                                 costs_of_placement costs, where at = where::current());
 

@@ -15,6 +15,8 @@
 #include "belay/parallel/schedule/catalogue.hpp"
 #include "belay/parallel/schedule/planner.hpp"
 #include "belay/parallel/schedule/rules.hpp"
+#include "belay/parallel/schedule/v_patterns.hpp"
+#include "belay/parallel/schedule/zero_bubble.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -253,8 +255,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   const schedule_candidate& best = fitting.front();
   std::vector<schedule_choice::refused_schedule> not_taken;
   for (auto each = fitting.begin() + 1; each != fitting.end(); ++each)
-    not_taken.push_back(
-        {each->name, why_not_taken(each->cost.total, best.name, best.cost.total), each->cost.total});
+    not_taken.push_back({each->name, why_not_taken(each->cost.total, best.name, best.cost.total), each->cost.total});
   not_taken.insert(not_taken.end(), refused.begin(), refused.end());
   dynamic_table table = best.name == "greedy" ? *greedy : named_table(best.name, ranks, micro_batches, at);
   return {best.name, std::move(table), best.cost, best.bytes, std::move(not_taken), std::move(greedy)};
