@@ -37317,28 +37317,28 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   std::vector<schedule_candidate> fitting;
   std::optional<schedule_candidate> least;
   std::vector<schedule_choice::refused_schedule> refused;
-  const auto refuse = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why), 0}); };
+  const auto leave_out = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why), 0}); };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
-    if (found.excess > 0) return refuse(found.name, explain_memory(found.worst));
+    if (found.excess > 0) return leave_out(found.name, explain_memory(found.worst));
     fitting.push_back(std::move(found));
   };
   for (const std::string& name : named_schedule::names(most_chunks)) {
     const named_schedule each = named_schedule::of(name, at);
     const std::optional<staged_costs> of = costs(each.placed());
     if (!of) {
-      refuse(name, "has more stages than the network has layers");
+      leave_out(name, "has more stages than the network has layers");
       continue;
     }
     const std::size_t fewest = each.least_micro_batches(ranks);
     if (micro_batches < fewest) {
-      refuse(name, "needs " + std::to_string(fewest) + " micro-batches");
+      leave_out(name, "needs " + std::to_string(fewest) + " micro-batches");
       continue;
     }
     if (name == dualpipe_v_atomic_rule::name) {
       const ticks least_saving = least_saving_of_pairs(ranks, micro_batches, of->time), saved = of->time.pair_saves();
       if (saved <= least_saving) {
-        refuse(name, "saves " + std::to_string(saved) + " a pair, and pays above " + std::to_string(least_saving));
+        leave_out(name, "saves " + std::to_string(saved) + " a pair, and pays above " + std::to_string(least_saving));
         continue;
       }
     }
@@ -37350,7 +37350,7 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
     if (greedy)
       consider(schedule_candidate::of("greedy", compute_lists(*greedy), *of, budget));
     else
-      refuse("greedy", "one micro-batch does not fit");
+      leave_out("greedy", "one micro-batch does not fit");
   }
   if (fitting.empty())
     throw usage_error(
