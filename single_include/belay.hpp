@@ -10076,8 +10076,8 @@ class ledger {
     --open_;
   }
 
-  /// An open obligation is discharged in part: `kind` is what is left of it, whose handle holds `bytes`.
-  void leave(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
+  /// Of an open obligation `kind` is left, whose handle holds `bytes`.
+  void discharge_in_part(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
     entries_[id.index].what.kind = kind;
     entries_[id.index].what.bytes = bytes;
   }
@@ -29170,7 +29170,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     }
     calls::release(*engine_, of.epoch_, of.memory_);
     obligation_ = std::exchange(of.obligation_, {});
-    engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
+    engine_->obligations().discharge_in_part(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
   void run_first_half(saved<Engine, Layer, Input>& of, frame<Engine>& call, const Dout& dout) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <atomic>
-#include <span>
-
 #include <belay/backend/host.hpp>
 #include <belay/belay.hpp>
+#include <span>
 
 int main() {
   std::atomic<int> sums{0};
