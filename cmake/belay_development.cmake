@@ -81,11 +81,13 @@ if(BELAY_CORE_WHOLE)
   set_target_properties(belay_core PROPERTIES SOURCES ${CMAKE_CURRENT_BINARY_DIR}/belay_core_whole.cpp)
 endif()
 
-# Editors know how to read the files that no source includes alone: each is in compile_commands.json.
+# Editors know how to read the files that no source includes alone: each is in compile_commands.json, as a header, since
+# that of its name may include it again. Nothing is made of them.
 file(GLOB_RECURSE belay_parts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.ipp)
-set_source_files_properties(${belay_parts} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+set_source_files_properties(${belay_parts} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++-header;-fsyntax-only")
 add_library(belay_parts OBJECT EXCLUDE_FROM_ALL ${belay_parts})
-target_link_libraries(belay_parts PRIVATE belay::header_only belay_warnings $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>)
+target_link_libraries(belay_parts PRIVATE belay::header_only $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>)
+target_compile_options(belay_parts PRIVATE -Wall -Wextra -Wconversion -Wshadow)
 target_compile_definitions(belay_parts PRIVATE BELAY_SEPARATE_COMPILATION)
 set_target_properties(belay_parts PROPERTIES EXPORT_COMPILE_COMMANDS ON)
 

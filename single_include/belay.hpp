@@ -10076,8 +10076,8 @@ class ledger {
     --open_;
   }
 
-  /// An open obligation is discharged in part: `kind` is what is left of it, whose handle holds `bytes`.
-  void leave(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
+  /// Of an open obligation `kind` is left, whose handle holds `bytes`.
+  void discharge_in_part(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
     entries_[id.index].what.kind = kind;
     entries_[id.index].what.bytes = bytes;
   }
@@ -29188,7 +29188,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     }
     calls::release(*engine_, of.epoch_, of.memory_);
     obligation_ = std::exchange(of.obligation_, {});
-    engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
+    engine_->obligations().discharge_in_part(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
   void run_first_half(saved<Engine, Layer, Input>& of, frame<Engine>& call, const Dout& dout) {
@@ -45047,12 +45047,37 @@ template <class Group, class StageOf>
 // into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
 // and that in a file passes through slots of the host beside them.
 
-// ---- belay/train/optimizer/state_layout.hpp
+// ---- belay/train/optimizer/update.hpp
 //
-// Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
-// chunks stream. The plan and the run take the sizes from here.
+// Settings of AdamW, where its state is kept and what memory that takes, of the tier itself and of the ring through
+// which chunks stream: the plan and the run take the sizes from here. And its update where it lies: kernels over the
+// ranges that a rank owns. Each element is updated by itself, so that neither sharding nor how many are given to a
+// kernel changes a bit. The values of a bucket are gathered while the next one is updated.
 
 namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// The token of a committed step.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, which are moved.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_replica_group) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
+}
 
 /// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
 /// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
@@ -45122,6 +45147,128 @@ class state_layout {
   std::size_t of_state_ = 0, of_slot_ = 0;
   std::size_t alignment_ = 64;
 };
+
+/// Whether shards of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
+  for (const replica_group_shape& each : layout.replica_groups())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
+}
+
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  /// The learning rate of this update.
+  double learning_rate = 1e-3;
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
+};
+
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
+
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
+struct adamw_step {
+  Scalars decayed, undecayed;
+};
+
+/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
+/// copies `state[2]`, in kernels of at most `at_once` elements.
+template <class T, class Kit, class State, class Parts, class Scalars>
+void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
+    const auto update = [&](State* master) {
+      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
+    };
+    if constexpr (std::is_same_v<T, State>)
+      kit.each(part, update(value + i));
+    else
+      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
+  }
+}
+
+/// The scalars of an update in the memory of a device, where there is one.
+template <class State>
+struct update_numbers {
+  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
+  const adamw_step<State>* memory = nullptr;
+  std::function<void(const adamw_step<State>&, where)> write;
+
+  /// Beside the memory of `run`, which keeps it.
+  template <class Run>
+  void make(Run& run, where at) {
+    using memory_type = typename Run::memory_type;
+    if constexpr (device_region<memory_type>) {
+      auto& engine = run.engine();
+      auto numbers =
+          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
+      memory = numbers->get();
+      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
+        to->write(engine.compute(), value, now);
+      };
+      run.keep(numbers);
+    }
+  }
+};
+
+/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
+/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
+template <class Stream, class Buckets, class T, class Change>
+void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
+                       where at) {
+  std::size_t done = 0, bucket = 0;
+  const auto gather_before = [&](std::size_t end) {
+    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  };
+  for (const owned_range<T>& range : owned) {
+    gather_before(range.bucket);
+    change(range, done);
+    done += range.count;
+  }
+  gather_before(buckets.layout().buckets().size());
+  buckets.finish_gathers_in(stream);
+}
+
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements, and the gathers of their buckets.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
+  using state_type = compute_type_t<T>;
+  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
+  const std::size_t part = state.size() / parts;
+  const auto update = [&](const owned_range<T>& range, std::size_t done) {
+    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+    std::array<state_type*, parts> of_range{};
+    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
+  };
+  change_and_gather(kit.stream(), buckets, owned, update, at);
+}
+
+/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
+/// of `queue_update`.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  const std::size_t part = state.size() / adamw_state_parts<T>;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
+      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
+                                                                      undecayed});
+    buckets.start_gather(b, after(kit.stream().record(), at));
+  }
+  buckets.finish_gathers_in(kit.stream());
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -45539,161 +45686,6 @@ void offloaded_state<T, Files, Parts>::visit_chunk(std::size_t k, const slot_vie
                             for (std::size_t p = 0; p != parts; ++p)
                               visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
                           });
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/optimizer/update.hpp
-//
-// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
-// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
-// of a bucket are gathered while the next one is updated.
-
-namespace belay::inline BELAY_ABI {
-
-/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
-using adamw_settings = kernel::adamw_settings;
-
-/// The token of a committed step.
-template <class Token>
-concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
-
-/// Reduced and divided gradients, which are moved.
-template <class Gradients, class T>
-concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
-
-/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
-/// narrower than its gradients.
-template <class T>
-inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
-
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
-template <class T = float>
-[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
-                                               std::span<const std::size_t> rank_in_replica_group) {
-  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
-}
-
-/// Whether shards of parameters or gradients lie in a lower tier.
-[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
-  for (const replica_group_shape& each : layout.replica_groups())
-    if (each.values != tier::device || each.gradients != tier::device) return true;
-  return false;
-}
-
-/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
-struct update {
-  /// The learning rate of this update.
-  double learning_rate = 1e-3;
-  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
-};
-
-/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
-inline void check_update(const update& with, where at) {
-  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
-    throw usage_error(
-        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
-  if (is_nan(with.clip) || with.clip <= 0)
-    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
-                          ": the limit is above 0, and infinity is none",
-                      at);
-}
-
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
-
-/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
-/// copies `state[2]`, in kernels of at most `at_once` elements.
-template <class T, class Kit, class State, class Parts, class Scalars>
-void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
-                 const Scalars& scalars, std::size_t at_once) {
-  for (std::size_t i = 0, part = 0; i < count; i += part) {
-    part = lesser_of(count - i, at_once);
-    const auto update = [&](State* master) {
-      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
-    };
-    if constexpr (std::is_same_v<T, State>)
-      kit.each(part, update(value + i));
-    else
-      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
-  }
-}
-
-/// The scalars of an update in the memory of a device, where there is one.
-template <class State>
-struct update_numbers {
-  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
-  const adamw_step<State>* memory = nullptr;
-  std::function<void(const adamw_step<State>&, where)> write;
-
-  /// Beside the memory of `run`, which keeps it.
-  template <class Run>
-  void make(Run& run, where at) {
-    using memory_type = typename Run::memory_type;
-    if constexpr (device_region<memory_type>) {
-      auto& engine = run.engine();
-      auto numbers =
-          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
-      memory = numbers->get();
-      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
-        to->write(engine.compute(), value, now);
-      };
-      run.keep(numbers);
-    }
-  }
-};
-
-/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
-/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
-template <class Stream, class Buckets, class T, class Change>
-void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
-                       where at) {
-  std::size_t done = 0, bucket = 0;
-  const auto gather_before = [&](std::size_t end) {
-    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-  };
-  for (const owned_range<T>& range : owned) {
-    gather_before(range.bucket);
-    change(range, done);
-    done += range.count;
-  }
-  gather_before(buckets.layout().buckets().size());
-  buckets.finish_gathers_in(stream);
-}
-
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
-/// elements, and the gathers of their buckets.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
-  using state_type = compute_type_t<T>;
-  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
-  const std::size_t part = state.size() / parts;
-  const auto update = [&](const owned_range<T>& range, std::size_t done) {
-    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    std::array<state_type*, parts> of_range{};
-    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
-    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
-  };
-  change_and_gather(kit.stream(), buckets, owned, update, at);
-}
-
-/// Queues the update of the ranges of `table`, one launch a bucket, and the gathers of the buckets. `state` is as that
-/// of `queue_update`.
-template <class T, class Kit, class Buckets, class Scalars>
-void queue_update(Kit& kit, Buckets& buckets, const range_table& table, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
-  const std::size_t part = state.size() / adamw_state_parts<T>;
-  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    if (const std::size_t chunks = table.chunks_of_bucket(b); chunks > 0)
-      kit.teams(chunks, kernel::adamw_of_ranges<compute_type_t<T>, T>{table.of_bucket(b), state.data(), part, decayed,
-                                                                      undecayed});
-    buckets.start_gather(b, after(kit.stream().record(), at));
-  }
-  buckets.finish_gathers_in(kit.stream());
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -48594,7 +48586,7 @@ BELAY_DECL std::string rehearsal_result::text(const launch_options& options) con
 // What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
 // outlives the body. `launch` makes it. In a rehearsal the same body runs over addresses without memory.
 //
-//   auto train = [](auto& rank, auto& run) {
+//   auto train = [](belay::rank& rank, belay::run& run) {
 //     for (auto number : run.steps(100)) {
 //       belay::step step{run.engine(), store};
 //       ...

@@ -67,7 +67,7 @@ class work_in_flight {
     for (int round = 0; round < rounds && told_.fault == belay::comm_fault::revoked; ++round)
       told_ = failure_of([&] { queue_once(group, which, n, with_[n - 5]); });
   }
-  /// The same, and what needs all ranks, as the last call of a broadcast or a reduce does not.
+  /// Queues that, and what needs all ranks, as the last call of a broadcast or a reduce does not.
   template <class Group>
   void queue_to_the_end(const Group& group, int which) {
     queue(group, which, 1);

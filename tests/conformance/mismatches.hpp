@@ -21,7 +21,7 @@
 
 namespace conformance {
 
-/// What one rank does, and what all others do instead.
+/// The call of one rank, and that of all others instead.
 struct mismatch_case {
   std::string name;
   std::vector<odd_call> usual, odd;

@@ -32,8 +32,8 @@ class device_side {
   }
   void upload() {
     std::sort(ranges_.begin(), ranges_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<range> merged;
-    for (const range& one : ranges_) {
+    std::vector<staged_range> merged;
+    for (const staged_range& one : ranges_) {
       if (merged.empty() || merged.back().first + merged.back().bytes < one.first)
         merged.push_back(one);
       else
@@ -42,7 +42,7 @@ class device_side {
     }
     ranges_ = merged;
     std::size_t end = 0;
-    for (range& one : ranges_) {
+    for (staged_range& one : ranges_) {
       one.offset = (end + 63) / 64 * 64 + reinterpret_cast<std::uintptr_t>(one.first) % 64;
       end = one.offset + one.bytes;
     }
@@ -50,7 +50,7 @@ class device_side {
       memory_ = belay::cuda::device_memory<Api>(*gpu_, std::max<std::size_t>(end, 1 << 15));
       pinned_ = belay::cuda::pinned_memory<Api>(*gpu_, std::max<std::size_t>(end, 1 << 15));
     }
-    for (const range& one : ranges_) {
+    for (const staged_range& one : ranges_) {
       std::memcpy(pinned_.data() + one.offset, one.first, one.bytes);
       copies_.copy(memory_.data() + one.offset, pinned_.data() + one.offset, one.bytes);
     }
@@ -69,13 +69,13 @@ class device_side {
   }
 
  private:
-  struct range {
+  struct staged_range {
     const std::byte* first;
     std::size_t bytes, offset;
   };
   [[nodiscard]] std::size_t offset_of(const void* host) const {
     const auto* const byte = static_cast<const std::byte*>(host);
-    for (const range& one : ranges_)
+    for (const staged_range& one : ranges_)
       if (one.first <= byte && byte < one.first + one.bytes)
         return one.offset + static_cast<std::size_t>(byte - one.first);
     return 0;
@@ -85,7 +85,7 @@ class device_side {
   belay::cuda::stream<Api> copies_;
   belay::cuda::device_memory<Api> memory_;
   belay::cuda::pinned_memory<Api> pinned_;
-  std::vector<range> ranges_;
+  std::vector<staged_range> ranges_;
 };
 
 template <class Api, class Group>

@@ -32,7 +32,7 @@ void write(const Group& group, T* to, const std::type_identity_t<T>& value) {
   write(group, to, std::span(&value, 1));
 }
 template <class Group, class T>
-std::vector<T> read(const Group& group, const T* from, std::size_t count) {
+std::vector<T> values_at(const Group& group, const T* from, std::size_t count) {
   std::vector<T> out(count);
   if constexpr (belay::works_on_device<Group>)
     group.fetch(out.data(), from, count * sizeof(T));
@@ -65,7 +65,7 @@ TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers
           heap.put(q, b, place, sizeof(int));
         }
         heap.synchronize();
-        const auto got = read(world, reinterpret_cast<const int*>(b.local()), static_cast<std::size_t>(ranks));
+        const auto got = values_at(world, reinterpret_cast<const int*>(b.local()), static_cast<std::size_t>(ranks));
         for (int q = 0; q < ranks; ++q) ok = ok && got[static_cast<std::size_t>(q)] == round * 100 + q;
         std::size_t offset = c.offset_bytes(), least = offset;
         belay::control_of(world).all_reduce(std::span(&least, 1), belay::minimum);
@@ -107,13 +107,13 @@ TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and 
         heap.put(next, box, (n / 2 + 1) * sizeof(std::int64_t), (n - n / 2 - 1) * sizeof(std::int64_t));
         heap.put(next, box, 0, 0);
         heap.signal({&next, 1}, {&previous, 1});
-        const auto got = read(world, words(box.local()), n);
+        const auto got = values_at(world, words(box.local()), n);
         for (std::size_t i = 0; i < n; ++i) ok = ok && got[i] == (i < n / 2 ? -1 : word(previous, i));
         // A rank's own slot, read by the previous one.
         write(world, words(shelf.local()), me + round);
         heap.give(previous, shelf, 0, 64);
         heap.signal({&previous, 1}, {&next, 1});
-        ok = ok && read(world, words(shelf.at(next)), 1)[0] == next + round;
+        ok = ok && values_at(world, words(shelf.at(next)), 1)[0] == next + round;
         heap.synchronize();
         heap.release(shelf);
         heap.release(box);
@@ -184,7 +184,7 @@ TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", 
       return true;  // left the world, too
     }
     bool ok = true;
-    for (int i = 0; i < 1000; ++i) ok = ok && read(world, reinterpret_cast<const int*>(slot.at(0)), 1)[0] == 10;
+    for (int i = 0; i < 1000; ++i) ok = ok && values_at(world, reinterpret_cast<const int*>(slot.at(0)), 1)[0] == 10;
     return ok;
   })));
 }

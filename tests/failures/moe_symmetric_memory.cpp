@@ -64,7 +64,7 @@ struct moe_layer {
   }
 };
 
-/// What a stage does with the backward of a micro-batch.
+/// A policy of a stage: whether it owes the backward of a micro-batch.
 struct every_backward {
   static constexpr bool owes(int, std::size_t) { return true; }
 };
@@ -110,7 +110,7 @@ struct stage_type {
 
 /// One rank of the mesh with everything that could leak, counted.
 template <class Policy>
-struct place {
+struct counted_rank {
   belay::mesh mesh;
   belay::tier_meter meter;
   belay::symmetric_heap<group> heap;
@@ -122,7 +122,7 @@ struct place {
   stage_type<Policy> stage;
   belay::pipeline<double> pipeline;
 
-  place(belay::host::rank& rank, std::size_t capacity, double crowding)
+  counted_rank(belay::host::rank& rank, std::size_t capacity, double crowding)
       : mesh(rank, {.pipeline = 2, .expert = 2}),
         heap(mesh.expert(), {1 << 20, 64, &meter}),
         exchange(mesh.expert(), heap, {experts, k, hidden, capacity}),
@@ -202,7 +202,7 @@ constexpr std::size_t room_for_all = all_rows * k;
 
 TEST_CASE("fifty clean steps leave the symmetric arena, all leases and all obligations where they were") {
   belay::host::world{4}.run([](belay::host::rank& rank) {
-    place<every_backward> here(rank, room_for_all, 0);
+    counted_rank<every_backward> here(rank, room_for_all, 0);
     std::size_t extent = 0, peak = 0;
     for (int number = 0; number < 50; ++number) {
       auto outcome = here.train();
@@ -223,7 +223,7 @@ TEST_CASE("fifty clean steps leave the symmetric arena, all leases and all oblig
 
 TEST_CASE("fifty evaluations between two steps are flat and owe nothing") {
   belay::host::world{4}.run([](belay::host::rank& rank) {
-    place<every_backward> here(rank, room_for_all, 0);
+    counted_rank<every_backward> here(rank, room_for_all, 0);
     auto before = here.train();
     CHECK(belay::committed(before) != nullptr);
     const std::size_t peak = here.meter.peak_bytes();
@@ -249,7 +249,7 @@ TEST_CASE("fifty evaluations between two steps are flat and owe nothing") {
 
 TEST_CASE("a micro-batch whose backward is forgotten is named, or refused with its memory reclaimed") {
   const auto body = [](belay::host::rank& rank) {
-    place<one_forgotten> here(rank, room_for_all, 0);
+    counted_rank<one_forgotten> here(rank, room_for_all, 0);
     std::size_t extent = 0, peak = 0;
     for (int number = 0; number < 50; ++number) {
       auto outcome = here.train();  // a checked build throws here
@@ -323,7 +323,7 @@ TEST_CASE("slots that belong to nobody fill the symmetric arena unless the next 
 
 TEST_CASE("a router that sends every token to one expert is reported and replayed, and nothing is lost") {
   belay::host::world{4}.run([](belay::host::rank& rank) {
-    place<every_backward> here(rank, 5, 30);
+    counted_rank<every_backward> here(rank, 5, 30);
     here.crowding_ = 30;
     int replays = 0;
     for (;;) {
@@ -346,7 +346,7 @@ TEST_CASE("a router that sends every token to one expert is reported and replaye
 
 TEST_CASE("an overflow that nobody turns into a vote would commit wrong gradients") {
   belay::host::world{4}.run([](belay::host::rank& rank) {
-    place<every_backward> here(rank, 5, 30);
+    counted_rank<every_backward> here(rank, 5, 30);
     here.crowding_ = 30;
     belay::step step{here.engine};
     here.exchange.begin_step();

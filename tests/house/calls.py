@@ -16,7 +16,8 @@ import tempfile
 
 PAGE = "docs/explanation/house.md"
 MOST = {
-    ("One all_reduce of 8 bytes",): 9,
+    ("One all_reduce of 8 bytes",): 9,  # by a host::rank
+    ("One all_reduce of 8 bytes", "By a belay::rank"): 11,
     ("One dispatch of a mixture of experts",): 11,
     ("One backward", "One commit"): 18,  # from what a layer adds to the token of the commit
     ("One gather",): 12,

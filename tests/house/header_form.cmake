@@ -3,7 +3,7 @@
 # The form of a header. No line is over 120 columns. A header in a folder of a room is internal: it names the header that
 # users include instead (// IWYU pragma: private, include "..."), which exists. Any other header of a room opens with an
 # example: a line of the first comment that is indented by three spaces. A doc comment, also of examples and benchmarks,
-# stands alone: its subject is a thing or a rank, so that it does not begin with the words below.
+# stands alone: its subject is a thing or a rank, so that it does not begin with the words below. So do those of tests.
 cmake_minimum_required(VERSION 3.25)
 string(REPEAT "." 121 too_long)
 set(rooms core kernel device comm step parallel train report
@@ -23,7 +23,7 @@ endfunction()
 # Adds to <out> what is wrong with the headers below <root>/belay.
 function(find_violations root out)
   set(found "")
-  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp")
+  file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp" "${root}/*.cuh" "${root}/*.cu")
   foreach(header IN LISTS headers)
     file(STRINGS "${root}/${header}" lines REGEX "${too_long}" LIMIT_COUNT 1)
     if(lines)
@@ -59,7 +59,9 @@ if(violations)
   list(JOIN violations "\n  " text)
   message(FATAL_ERROR "headers of another form:\n  ${text}")
 endif()
-file(GLOB_RECURSE sources RELATIVE "${source_dir}" "${source_dir}/examples/*.[ch]*" "${source_dir}/bench/*.[ch]*")
+file(GLOB_RECURSE sources RELATIVE "${source_dir}" "${source_dir}/examples/*.[ch]*" "${source_dir}/bench/*.[ch]*"
+  "${source_dir}/tests/*.hpp" "${source_dir}/tests/*.cpp")
+list(FILTER sources EXCLUDE REGEX "^tests/(compile_fail|cuda)/")  # users' programs, and those of a card
 foreach(source IN LISTS sources)
   file(READ "${source_dir}/${source}" text)
   find_no_subject("${text}" words)
@@ -86,9 +88,11 @@ file(WRITE "${planted}/belay/core/no_example.hpp" "// What it is for.\n")
 file(WRITE "${planted}/belay/backend/host/words.hpp" "\n\n/// What is done.\nint x;\n")
 file(WRITE "${planted}/belay/backend/host/right_words.hpp" "\n\n/// It begins.\n/// What follows is a line of it.\nint x;\n")
 file(WRITE "${planted}/belay/backend/host/words.ipp" "int y;  ///< The same.\n")
+file(WRITE "${planted}/belay/backend/cuda/words.cuh" "\n\n/// Who calls.\nint z;\n")
+file(WRITE "${planted}/belay/backend/cuda/words.cu" "\n\n/// As of now.\nint z;\n")
 find_violations("${planted}" violations)
 list(LENGTH violations count)
-if(NOT count EQUAL 9)
+if(NOT count EQUAL 11)
   list(JOIN violations "\n  " text)
-  message(FATAL_ERROR "9 headers of another form were planted, ${count} were found:\n  ${text}")
+  message(FATAL_ERROR "11 headers of another form were planted, ${count} were found:\n  ${text}")
 endif()

@@ -27,7 +27,7 @@ const uneven_text source(small_run().model.vocab);
 
 using train_bench::directory;
 
-struct kept {
+struct trained_steps {
   std::size_t from = 0;
   std::vector<double> losses, norms;
   tensors weights;
@@ -35,10 +35,10 @@ struct kept {
 
 // Steps up to `steps`, from the newest checkpoint where there is one.
 template <class T>
-kept train_on(options run, const std::string& folder, std::size_t steps) {
+trained_steps train_on(options run, const std::string& folder, std::size_t steps) {
   run.steps = steps;
   run.checkpoint = {.folder = folder, .every = 2, .keep = 1, .from = belay::resume_from::newest};
-  kept out;
+  trained_steps out;
   record final_state;
   std::mutex lock;
   laws::launch(run, [&](auto& rank, auto& self) {
@@ -102,9 +102,9 @@ TEST_CASE("on the same mesh the curve has the bits of a run that did not end") {
     if (left_out(static_cast<std::size_t>(&one - settings))) continue;
     CAPTURE(one.mesh.text());
     const directory whole, cut;
-    const kept expected = train_on<float>(run_of(one), whole.path, after);
+    const trained_steps expected = train_on<float>(run_of(one), whole.path, after);
     train_on<float>(run_of(one), cut.path, before);
-    const kept got = train_on<float>(run_of(one), cut.path, after);
+    const trained_steps got = train_on<float>(run_of(one), cut.path, after);
     REQUIRE(got.from == before);
     REQUIRE(got.losses.size() == after - before);
     for (std::size_t i = 0; i < got.losses.size(); ++i) {
@@ -123,9 +123,9 @@ TEST_CASE("on another mesh, stage and policy it goes on within the bounds of the
     CAPTURE(first.mesh.text());
     CAPTURE(second.mesh.text());
     const directory whole, cut;
-    const kept expected = train_on<float>(run_of(second), whole.path, after);
+    const trained_steps expected = train_on<float>(run_of(second), whole.path, after);
     train_on<float>(run_of(first), cut.path, before);
-    const kept got = train_on<float>(run_of(second), cut.path, after);
+    const trained_steps got = train_on<float>(run_of(second), cut.path, after);
     REQUIRE(got.from == before);
     REQUIRE(got.losses.size() == after - before);
     for (std::size_t s = 0; s < got.losses.size(); ++s)
@@ -143,11 +143,11 @@ TEST_CASE("state of the optimizer in a lower tier trains to the bit as in device
       CAPTURE(run.mesh.text());
       CAPTURE(belay::name(lower));
       const directory whole, cut;
-      const kept expected = train_on<float>(run, whole.path, after);
+      const trained_steps expected = train_on<float>(run, whole.path, after);
       run.optimizer_tier = lower;
       if (lower == belay::tier::file) run.tier_folder = scratch.path;
       train_on<float>(run, cut.path, before);
-      const kept got = train_on<float>(run, cut.path, after);
+      const trained_steps got = train_on<float>(run, cut.path, after);
       REQUIRE(got.from == before);
       CHECK(got.losses.back() == expected.losses.back());
       CHECK(compare(expected.weights, got.weights).worst == 0);
@@ -171,9 +171,9 @@ TEST_CASE("state in a file goes on in memory, and state in memory in a file, on 
       const options second = in(settings[other], from == tier::file ? tier::pinned : tier::file);
       CAPTURE(second.mesh.text());
       const directory whole, cut;
-      const kept expected = train_on<float>(second, whole.path, after);
+      const trained_steps expected = train_on<float>(second, whole.path, after);
       train_on<float>(in(settings[one], from), cut.path, before);
-      const kept got = train_on<float>(second, cut.path, after);
+      const trained_steps got = train_on<float>(second, cut.path, after);
       REQUIRE(got.from == before);
       CHECK(got.losses.back() == doctest::Approx(expected.losses.back()).epsilon(1e-6));
       CHECK(compare(expected.weights, got.weights).worst < 1e-4);
@@ -183,16 +183,16 @@ TEST_CASE("state in a file goes on in memory, and state in memory in a file, on 
 TEST_CASE("bf16 goes on to the bit, and as fp32 from its masters") {
   setting one{{1, 2, 2, 1}, zero_stage::parameters, recompute_kind::none, {}};
   const directory whole, cut;
-  const kept expected = train_on<belay::bf16>(run_of(one), whole.path, after);
+  const trained_steps expected = train_on<belay::bf16>(run_of(one), whole.path, after);
   train_on<belay::bf16>(run_of(one), cut.path, before);
   {
     const directory copy;
     std::filesystem::copy(cut.path, copy.path, std::filesystem::copy_options::recursive);
-    const kept got = train_on<belay::bf16>(run_of(one), copy.path, after);
+    const trained_steps got = train_on<belay::bf16>(run_of(one), copy.path, after);
     CHECK(got.losses.back() == expected.losses.back());
     CHECK(compare(expected.weights, got.weights).worst == 0);
   }
-  const kept wide = train_on<float>(run_of(settings[5]), cut.path, after);
+  const trained_steps wide = train_on<float>(run_of(settings[5]), cut.path, after);
   REQUIRE(wide.from == before);
   CHECK(wide.losses.back() == doctest::Approx(expected.losses.back()).epsilon(1.0 / 128));
 }

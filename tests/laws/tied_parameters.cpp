@@ -33,12 +33,12 @@ constexpr std::size_t embedding = 9001;
 constexpr std::size_t inner = 4097;
 
 // What one layer's backward adds to an element: a small whole number.
-float part(std::size_t layer, std::size_t step, std::size_t micro_batch, std::size_t element) {
+float gradient_part(std::size_t layer, std::size_t step, std::size_t micro_batch, std::size_t element) {
   return static_cast<float>((layer * 7 + step * 5 + micro_batch * 3 + element * 13) % 17) - 8.0F;
 }
 
 void add(belay::trainable_parameter<float>& p, std::size_t layer, std::size_t step, std::size_t micro_batch) {
-  for (std::size_t i = 0; i < p.local_size(); ++i) p.gradient()[i] += part(layer, step, micro_batch, i);
+  for (std::size_t i = 0; i < p.local_size(); ++i) p.gradient()[i] += gradient_part(layer, step, micro_batch, i);
 }
 
 struct outcome {
@@ -116,7 +116,8 @@ TEST_CASE("the norm of a tied parameter counts it once") {
     for (std::size_t i = 0; i < size; ++i) {
       double gradient = 0;
       for (std::size_t m = 0; m < all_micro_batches; ++m)
-        gradient += size == embedding ? part(2, 0, m, i) + part(0, 0, m, i) : part(1, 0, m, i);
+        gradient +=
+            size == embedding ? gradient_part(2, 0, m, i) + gradient_part(0, 0, m, i) : gradient_part(1, 0, m, i);
       squares += gradient * gradient;
     }
   const double expected = __builtin_sqrt(squares) / (all_micro_batches * 10);

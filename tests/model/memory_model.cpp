@@ -16,13 +16,13 @@ namespace {
 
 // Up to four threads over three words; what they saw is collected over all executions.
 struct small_program {
-  using part = std::function<void(small_program&)>;
+  using thread_part = std::function<void(small_program&)>;
   model::atomic<int> x, y, z;
   model::plain<int> data{"data"};
   int seen[4] = {};
-  const std::vector<part>* parts;
+  const std::vector<thread_part>* parts;
 
-  explicit small_program(const std::vector<part>& all) : parts(&all) {}
+  explicit small_program(const std::vector<thread_part>& all) : parts(&all) {}
   [[nodiscard]] model::cast_list cast() const { return {static_cast<int>(parts->size()), 0, 0}; }
   void run(int thread) { (*parts)[static_cast<std::size_t>(thread)](*this); }
 };
@@ -32,7 +32,7 @@ struct outcomes {
   model::finding found;
 };
 
-outcomes all_outcomes(std::vector<small_program::part> parts, int words_seen) {
+outcomes all_outcomes(std::vector<small_program::thread_part> parts, int words_seen) {
   outcomes out;
   model::execution world;
   // What was seen is itself state that the search must not merge: the last thread tells it when all others are over.

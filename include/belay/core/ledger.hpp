@@ -172,8 +172,8 @@ class ledger {
     --open_;
   }
 
-  /// An open obligation is discharged in part: `kind` is what is left of it, whose handle holds `bytes`.
-  void leave(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
+  /// Of an open obligation `kind` is left, whose handle holds `bytes`.
+  void discharge_in_part(obligation_id id, obligation_kind kind, std::size_t bytes) noexcept {
     entries_[id.index].what.kind = kind;
     entries_[id.index].what.bytes = bytes;
   }

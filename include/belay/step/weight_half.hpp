@@ -183,7 +183,7 @@ class [[nodiscard("belay: the first half of a backward owes its weights")]] BELA
     }
     calls::release(*engine_, of.epoch_, of.memory_);
     obligation_ = std::exchange(of.obligation_, {});
-    engine_->obligations().leave(obligation_, obligation_kind::weight_gradient, held);
+    engine_->obligations().discharge_in_part(obligation_, obligation_kind::weight_gradient, held);
   }
   template <class Dout>
   void run_first_half(saved<Engine, Layer, Input>& of, frame<Engine>& call, const Dout& dout) {

@@ -46,8 +46,7 @@
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
-#include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
-#include "belay/train/optimizer/update.hpp"        // IWYU pragma: export
+#include "belay/train/optimizer/update.hpp"  // IWYU pragma: export
 #include "belay/train/plan.hpp"
 
 namespace belay::inline BELAY_ABI {

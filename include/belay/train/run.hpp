@@ -3,7 +3,7 @@
 // What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
 // outlives the body. `launch` makes it. In a rehearsal the same body runs over addresses without memory.
 //
-//   auto train = [](auto& rank, auto& run) {
+//   auto train = [](belay::rank& rank, belay::run& run) {
 //     for (auto number : run.steps(100)) {
 //       belay::step step{run.engine(), store};
 //       ...

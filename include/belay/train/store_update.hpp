@@ -32,7 +32,6 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
-#include "belay/train/optimizer/state_layout.hpp"
 #include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -22,7 +22,7 @@ namespace failures {
 
 using fakes::forgets, fakes::work_order;
 
-/// What hangs ends then, with an error.
+/// A wait that hangs ends then, with an error.
 inline constexpr std::chrono::seconds patience{240};  // ten ranks under a sanitizer, on cores that others use
 
 /// As few as a world of so many ranks takes, and 512 or more.

@@ -22,15 +22,15 @@ namespace fakes {
 
 /// Work in the orders of one or more branches; branch 0 is that of the stream that began.
 struct recorded_graph {
-  struct place {
+  struct branch_place {
     std::size_t branch = 0;
     std::size_t number = 0;  // pieces of work before it
   };
   /// Where other ranks are met in a launch, by whoever comes at `behind`: what to wait for then.
-  using meeting = std::function<work_queue::place(late_queues&, const work_queue::place& behind)>;
+  using meeting = std::function<work_queue::queue_place(late_queues&, const work_queue::queue_place& behind)>;
   struct node {
     std::function<void()> work;
-    std::optional<place> after;
+    std::optional<branch_place> after;
     meeting meets = {};
   };
   std::vector<std::vector<node>> branches;
@@ -57,7 +57,7 @@ struct recorded_graph {
   void queue(late_queues& queues, work_queue* on) const {
     std::vector<std::shared_ptr<work_queue>> orders;
     for (std::size_t b = 0; b < branches.size(); ++b) orders.push_back(queues.make_meeting());
-    const work_queue::place begin = queues.end_of(on);
+    const work_queue::queue_place begin = queues.end_of(on);
     for (std::size_t b = 0; b < branches.size(); ++b) {
       const auto add = [&](work_queue::operation what) {
         orders[b]->waiting.push_back(std::move(what));
@@ -81,7 +81,7 @@ class captures {
   /// Where an event was recorded: in a capture, or 0.
   struct mark {
     std::uint64_t capture = 0;
-    recorded_graph::place at;
+    recorded_graph::branch_place at;
   };
 
   [[nodiscard]] bool any() const noexcept { return !open_.empty(); }
@@ -150,13 +150,13 @@ class captures {
     its->order_of(on).push_back({{}, event.at});
     return std::string();
   }
-  /// What the thread that captures may not call; empty where it does not capture.
+  /// A refusal of a call by the thread that captures; empty where it does not capture.
   std::string forbid(const char* call) {
     for (const auto& each : open_)
       if (each->by == std::this_thread::get_id()) return refuse(*each, std::string(call) + " in a capture");
     return {};
   }
-  /// What nobody may do with an event of a capture, and the thread that captures with any.
+  /// A refusal of a call with an event of a capture, and by the thread that captures with any.
   std::string forbid(const char* call, const mark& event) {
     if (event.capture == 0) return forbid(call);
     const std::string what = std::string(call) + " of an event that was recorded in a capture";

@@ -52,7 +52,7 @@ class device_kernels : public answering_library<Device, Stream, Status> {
                         belay::view<std::int64_t, 1> counts) {
     return compute("histogram", on, belay::kernel::counted_values{values, counts});
   }
-  /// What a sort takes of the kit's scratch memory.
+  /// The bytes that a sort takes of the kit's scratch memory, of each key.
   std::size_t sort_bytes_of_key = 0;
   [[nodiscard]] std::size_t sort_bytes(std::size_t keys, std::size_t) const noexcept {
     return keys * sort_bytes_of_key;

@@ -54,7 +54,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
  public:
   using stream_type = work_queue*;
   struct event {
-    work_queue::place at;
+    work_queue::queue_place at;
     captures::mark in_capture;
     int device = 0;
     std::shared_ptr<std::uint64_t> time = nullptr;  // of timed ones: how many of them were reached, of all streams
@@ -221,7 +221,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
                      [&] { return std::string(memory_.holds(first, bytes) ? "" : "no memory of the device"); });
   }
 
-  /// What is queued on a stream is recorded, and on those that wait for it meanwhile. The end gives it whole.
+  /// Work that is queued on a stream is recorded, and on those that wait for it meanwhile. The end gives it whole.
   status_type begin_capture(stream_type on) {
     return on_stream("begin_capture", on, [&] { return captures_.begin(on); });
   }
@@ -266,9 +266,9 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
     const std::lock_guard lock(mutex_);
     return act(queues_);
   }
-  /// Who waits for what another thread queues looks again.
+  /// Threads that wait for what another queues look again.
   void look_again() noexcept { changed_.notify_all(); }
-  /// What is captured, and which device the calling thread is one of. For `with_queues`.
+  /// The captures, and which device the calling thread is one of. For `with_queues`.
   [[nodiscard]] captures& captured() noexcept { return captures_; }
   [[nodiscard]] int current() const {
     const auto found = threads_.find(std::this_thread::get_id());

@@ -79,7 +79,7 @@ template <class K, class Reaches>
   return nullptr;
 }
 
-/// What is said of it.
+/// The name of a kernel, in a refusal.
 template <class K>
 [[nodiscard]] std::string name_of_kernel() {
   int failed = 0;

@@ -27,7 +27,7 @@ enum class work_order : std::uint8_t { eager, late, random };
 
 /// The order of one stream.
 struct work_queue {
-  struct place {
+  struct queue_place {
     std::shared_ptr<work_queue> of;
     std::uint64_t number = 0;  // pieces of work before it
 
@@ -35,7 +35,7 @@ struct work_queue {
   };
   struct operation {
     std::function<void()> work;
-    place after;
+    queue_place after;
   };
 
   std::uint64_t number = 0;  // of all, as they were made
@@ -63,7 +63,7 @@ class late_queues {
   [[nodiscard]] bool knows(work_queue* which) const { return queues_.count(which) > 0; }
   [[nodiscard]] std::size_t count() const noexcept { return queues_.size(); }
 
-  [[nodiscard]] work_queue::place end_of(work_queue* which) const { return {queues_.at(which), which->queued}; }
+  [[nodiscard]] work_queue::queue_place end_of(work_queue* which) const { return {queues_.at(which), which->queued}; }
 
   void queue(work_queue* on, work_queue::operation what) {
     on->waiting.push_back(std::move(what));
@@ -75,7 +75,7 @@ class late_queues {
   }
   /// Runs what has to be over before `place` is reached, and then some. Returns before where that waits for what
   /// another thread has yet to queue.
-  void reach(const work_queue::place& place) {
+  void reach(const work_queue::queue_place& place) {
     if (place.reached()) return;
     if (order_ == work_order::random) {
       while (!place.reached() && run_one_of_all()) {
@@ -100,7 +100,7 @@ class late_queues {
     for (const auto& [address, queue] : queues_) reach({queue, queue->queued});
   }
 
-  /// What the first kernel that failed has thrown; empty: none has.
+  /// The words that the first kernel that failed has thrown; empty: none has.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
  private:
@@ -109,10 +109,10 @@ class late_queues {
     made->number = ++made_;
     return made;
   }
-  [[nodiscard]] bool reach_late(const work_queue::place& place) {
+  [[nodiscard]] bool reach_late(const work_queue::queue_place& place) {
     while (!place.reached()) {
       if (place.of->waiting.empty()) return false;
-      const work_queue::place first = place.of->waiting.front().after;
+      const work_queue::queue_place first = place.of->waiting.front().after;
       if (!reach_late(first)) return false;
       run_next(*place.of);
     }

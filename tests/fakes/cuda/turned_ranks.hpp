@@ -51,7 +51,7 @@ class turned_calls : public belay::group_operations<turned_calls<Calls>> {
   const Calls* of_;
 };
 
-/// What a rank has started: whoever has waited for it goes on in a turn.
+/// The operations that a rank has started: whoever has waited for it goes on in a turn.
 class turned_source final : public belay::completion_source {
  public:
   turned_source(turns& by, belay::stream_event first) : by_(&by), of_(std::move(first)) {}

@@ -104,7 +104,7 @@ class sleeping_threads {
 
 class turns {
  public:
-  /// Who calls: a rank, or its communication thread.
+  /// The caller: a rank, or its communication thread.
   struct caller {
     int rank = 0;
     bool beside = false;
@@ -137,7 +137,7 @@ class turns {
     turns* of_;
   };
 
-  /// Who the calling thread is; nobody's where it was never told.
+  /// The calling thread's caller; nobody's where it was never told.
   [[nodiscard]] std::optional<caller> me() {
     const std::lock_guard lock(mutex_);
     const auto found = callers_.find(std::this_thread::get_id());
@@ -200,13 +200,13 @@ class turns {
     found->second.now = whereabouts::waits;
     unsettle();
   }
-  /// What the calling thread waits for has not come: others have their turns first.
+  /// Called where that for which a thread waits has not come: others have their turns first.
   void let_others() {
     const std::lock_guard lock(mutex_);
     const auto found = callers_.find(std::this_thread::get_id());
     if (found != callers_.end()) patient_.insert(found->second.who);
   }
-  /// Who has called what.
+  /// Callers and their calls, in order.
   [[nodiscard]] const std::vector<std::string>& order() const noexcept { return order_; }
 
  private:

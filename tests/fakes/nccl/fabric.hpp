@@ -117,7 +117,7 @@ class nccl_fabric {
 
   [[nodiscard]] device_api& device() const noexcept { return *device_; }
   [[nodiscard]] const nccl_options& options() const noexcept { return options_; }
-  /// What NCCL forbids or leaves undefined, and was done.
+  /// Calls that were made though NCCL forbids them or leaves them undefined.
   [[nodiscard]] const std::vector<std::string>& refusals() const noexcept { return refusals_; }
   /// Whether nothing of it is left.
   [[nodiscard]] bool empty() const noexcept { return communicators_.empty() && windows.empty() && memory.empty(); }
@@ -127,8 +127,8 @@ class nccl_fabric {
     return why;
   }
 
-  /// Who polls for a communicator lets its peers come; how often one that is ready is asked, clocks decide. While no
-  /// call of the device runs.
+  /// A rank that polls for a communicator lets its peers come; how often one that is ready is asked, clocks decide.
+  /// While no call of the device runs.
   void let_peers_come(nccl_communicator* on) {
     if (!device_->with_queues([&](late_queues&) { return knows(on) && (on->busy || on->polls > 0); })) return;
     device_->await_turn("async_error");
@@ -176,10 +176,10 @@ class nccl_fabric {
     auto& all = splits_[{of->ring.get(), of->splits++}];
     all.push_back({of, colour, key, &made, kind});
     if (static_cast<int>(all.size()) < of->ranks) return;
-    std::map<int, std::vector<part>> by_colour;
-    for (const part& each : all) by_colour[each.colour].push_back(each);
+    std::map<int, std::vector<split_part>> by_colour;
+    for (const split_part& each : all) by_colour[each.colour].push_back(each);
     for (auto& [each, parts] : by_colour) {
-      std::sort(parts.begin(), parts.end(), [](const part& a, const part& b) {
+      std::sort(parts.begin(), parts.end(), [](const split_part& a, const split_part& b) {
         return std::pair(a.key, a.parent->rank) < std::pair(b.key, b.parent->rank);
       });
       const auto ring = std::make_shared<nccl_ring>(parts.size());
@@ -198,7 +198,7 @@ class nccl_fabric {
   }
 
   /// One rank comes to an operation, after what is queued on its stream. Empty, or what is wrong with it.
-  std::string come(nccl_communicator* on, const nccl_side& side, const work_queue::place& after,
+  std::string come(nccl_communicator* on, const nccl_side& side, const work_queue::queue_place& after,
                    const std::vector<std::shared_ptr<nccl_meeting>>& earlier, std::shared_ptr<nccl_meeting>& met) {
     const bool transfer = side.what == nccl_call::transfer;
     const bool sends = side.to == nullptr;
@@ -258,7 +258,7 @@ class nccl_fabric {
     }
     on->gates.clear();
     for (auto& [key, parts] : splits_)  // nobody writes what it was waiting for
-      std::erase_if(parts, [&](const part& each) { return each.parent == on; });
+      std::erase_if(parts, [&](const split_part& each) { return each.parent == on; });
   }
   [[nodiscard]] std::vector<nccl_communicator*> with_relatives(nccl_communicator* of) const {
     const auto top = [](nccl_communicator* each) { return each->parent == nullptr ? each : each->parent; };
@@ -282,7 +282,7 @@ class nccl_fabric {
     std::vector<nccl_communicator*> alive;
     int come = 0;
   };
-  struct part {
+  struct split_part {
     nccl_communicator* parent;
     int colour, key;
     nccl_communicator** made;
@@ -302,7 +302,7 @@ class nccl_fabric {
   late_queues* device_queues_ = nullptr;
   std::map<nccl_communicator*, std::unique_ptr<nccl_communicator>> communicators_;
   std::map<belay::nccl::unique_id, arrival> arrivals_;
-  std::map<std::pair<nccl_ring*, std::uint64_t>, std::vector<part>> splits_;
+  std::map<std::pair<nccl_ring*, std::uint64_t>, std::vector<split_part>> splits_;
   std::vector<std::string> refusals_;
   std::uint64_t searches_ = 0;
 };

@@ -32,7 +32,7 @@ class failing_nccl : public nccl_api {
   int rank_ = -1;
 };
 
-/// What has peers that wait for it; a transfer is its group's.
+/// Whether peers wait for a call; for a transfer they wait in its group.
 inline bool has_peers(const std::string& name) {
   for (const char* other : {"version", "make_id", "group_start", "destroy", "send", "receive"})
     if (name == other) return false;

@@ -358,14 +358,14 @@ class nccl_api {
     }
     if (all.empty()) return {};
     recorded_graph::node one;
-    one.meets = [this, all, alive](late_queues& queues, const work_queue::place& behind) {
+    one.meets = [this, all, alive](late_queues& queues, const work_queue::queue_place& behind) {
       fabric_->use(queues);
       return launched(all, behind);
     };
     return {fabric_->device().captured().add(all.front().stream, std::move(one))};
   }
   // A launch tells of nothing: a failure is that of the communicator.
-  work_queue::place launched(const std::vector<side_of>& all, const work_queue::place& behind) {
+  work_queue::queue_place launched(const std::vector<side_of>& all, const work_queue::queue_place& behind) {
     names_.emplace_back("launched");
     const bool chosen = names_.size() == injection_.at;
     std::string bad;

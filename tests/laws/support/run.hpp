@@ -96,7 +96,7 @@ void launch(const options& run, Body&& body, const belay::host_products& product
                      {.budget = run.budget, .streams = run.streams, .products = products});
 }
 
-/// What a test does to the gradients of one rank before they are used; the wrong policies live here.
+/// A test's change of the gradients of one rank before they are used; the wrong policies live here.
 template <class T>
 using gradient_policy = void (*)(const std::string& name, bool expert, std::span<belay::compute_type_t<T>> gradient);
 

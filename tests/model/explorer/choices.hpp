@@ -73,7 +73,7 @@ class visited {
   /// False: it was reached before with as few.
   [[nodiscard]] bool enter(std::uint64_t state, std::uint8_t deviations) {
     if (2 * (count_ + 1) > slots_.size()) grow();
-    slot& found = find(state | 1);
+    hash_slot& found = find(state | 1);
     if (found.state == 0) {
       found = {state | 1, deviations};
       ++count_;
@@ -85,24 +85,24 @@ class visited {
   }
 
  private:
-  struct slot {
+  struct hash_slot {
     std::uint64_t state = 0;
     std::uint8_t deviations = 0;
   };
-  [[nodiscard]] slot& find(std::uint64_t state) noexcept {
+  [[nodiscard]] hash_slot& find(std::uint64_t state) noexcept {
     std::size_t i = (state >> 1) & (slots_.size() - 1);
     while (slots_[i].state != 0 && slots_[i].state != state) i = (i + 1) & (slots_.size() - 1);
     return slots_[i];
   }
   void grow() {
-    std::vector<slot> old(slots_.size() * 2);
+    std::vector<hash_slot> old(slots_.size() * 2);
     old.swap(slots_);
-    for (const slot& each : old) {
+    for (const hash_slot& each : old) {
       if (each.state != 0) find(each.state) = each;
     }
   }
 
-  std::vector<slot> slots_;
+  std::vector<hash_slot> slots_;
   std::size_t count_ = 0;
 };
 

@@ -21,7 +21,7 @@ namespace model {
 /// How an execution ended.
 enum class ended : std::uint8_t { well, pruned, wrong };
 
-/// What a scenario tells of its threads.
+/// The facts that a scenario tells of its threads.
 struct cast_list {
   int threads = 2;
   std::uint32_t daemons = 0;  // bit by thread: may be left waiting at the end
@@ -84,9 +84,9 @@ class execution {
     return bits;
   }
   void store(int word, std::uint64_t bits, std::memory_order order, const std::source_location& from) {
-    const mutant::kind how = approach(site::of(from, act::store, order), order);
-    if (how == mutant::kind::omitted) return;
-    if (how == mutant::kind::late) {
+    const mutant::mistake_kind how = approach(site::of(from, act::store, order), order);
+    if (how == mutant::mistake_kind::omitted) return;
+    if (how == mutant::mistake_kind::late) {
       postpone(word, bits, order, false);
       return;
     }
@@ -96,10 +96,10 @@ class execution {
   /// `change(old)` gives the new bits.
   template <class Change>
   [[nodiscard]] std::uint64_t exchange(int word, Change change, std::memory_order order, const std::source_location& from) {
-    const mutant::kind how = approach(site::of(from, act::exchange, order), order);
+    const mutant::mistake_kind how = approach(site::of(from, act::exchange, order), order);
     const std::uint64_t last = words_[at(word)].back().bits;
-    if (how == mutant::kind::omitted) return last;
-    if (how == mutant::kind::late) {
+    if (how == mutant::mistake_kind::omitted) return last;
+    if (how == mutant::mistake_kind::late) {
       postpone(word, change(last) - last, order, true);
       return last;
     }
@@ -114,7 +114,7 @@ class execution {
   void sleep(int word, std::uint64_t expected, const std::source_location& from) {
     finish_late();
     std::memory_order order = std::memory_order_seq_cst;
-    if (approach(site::of(from, act::sleep, order), order) == mutant::kind::omitted) return;
+    if (approach(site::of(from, act::sleep, order), order) == mutant::mistake_kind::omitted) return;
     thread& me = threads_[at(current_)];
     me.now.join(lock_.known);
     me.id = mix(me.id, lock_.id);
@@ -126,7 +126,7 @@ class execution {
   }
   void wake_all(int word, const std::source_location& from) {
     std::memory_order order = std::memory_order_seq_cst;
-    if (approach(site::of(from, act::wake, order), order) == mutant::kind::omitted) return;
+    if (approach(site::of(from, act::wake, order), order) == mutant::mistake_kind::omitted) return;
     thread& me = threads_[at(current_)];
     me.now.join(lock_.known);
     lock_.known.join(me.now);
@@ -150,10 +150,10 @@ class execution {
     }
     me.looked = 0;
   }
-  /// What was streamed before is ordered before later stores of this thread.
+  /// Stores that were streamed before are ordered before later stores of this thread.
   void streaming_fence(const std::source_location& from) {
     std::memory_order order = std::memory_order_seq_cst;
-    if (approach(site::of(from, act::streaming_fence, order), order) == mutant::kind::omitted) return;
+    if (approach(site::of(from, act::streaming_fence, order), order) == mutant::mistake_kind::omitted) return;
     threads_[at(current_)].now.clock[streaming(current_)] = threads_[at(current_)].streamed;
   }
   /// One of `count`, decided by the search.
@@ -264,15 +264,15 @@ class execution {
   }
 
   // Before an operation: others may go on here. Says what the seeded mistake does to it.
-  mutant::kind approach(const site& where, std::memory_order& order) {
+  mutant::mistake_kind approach(const site& where, std::memory_order& order) {
     if (++steps_ > most_steps) fail("livelock: no end after 3000 operations");
     next_thread(false);
     note(where);
     trace_.push_back({current_, where});
     thread& me = threads_[at(current_)];
     me.id = mix(me.id, (static_cast<std::uint64_t>(where.line) << 8) + where.column);
-    if (mistake.how == mutant::kind::none || !(mistake.where == where)) return mutant::kind::none;
-    if (mistake.how == mutant::kind::weaker) order = mistake.to;
+    if (mistake.how == mutant::mistake_kind::none || !(mistake.where == where)) return mutant::mistake_kind::none;
+    if (mistake.how == mutant::mistake_kind::weaker) order = mistake.to;
     return mistake.how;
   }
 

@@ -76,10 +76,10 @@ inline void execution::append(thread& me, int word, std::uint64_t bits, std::mem
 inline bool execution::compare_exchange(int word, std::uint64_t& expected, std::uint64_t desired,
                                         std::memory_order order, std::memory_order failure,
                                         const std::source_location& from) {
-  const mutant::kind how = approach(site::of(from, act::compare, order), order);
+  const mutant::mistake_kind how = approach(site::of(from, act::compare, order), order);
   const site missed = site::of(from, act::miss, failure);
   note(missed);
-  if (mistake.how == mutant::kind::weaker && mistake.where == missed) failure = mistake.to;
+  if (mistake.how == mutant::mistake_kind::weaker && mistake.where == missed) failure = mistake.to;
   // It succeeds on the last value only; any value that is not the expected one may make it fail.
   thread& me = threads_[at(current_)];
   auto& values = words_[at(word)];
@@ -95,7 +95,7 @@ inline bool execution::compare_exchange(int word, std::uint64_t& expected, std::
   const std::size_t chosen = possible[static_cast<std::size_t>(count > 1 && may_deviate ? decisions.choose(count) : 0)];
   deviations_ += chosen != possible[0];
   if (values[chosen].bits == expected) {
-    if (how != mutant::kind::omitted)
+    if (how != mutant::mistake_kind::omitted)
       (void)do_exchange(
           word, [&](std::uint64_t) { return desired; }, order);
     finish_late();

@@ -83,16 +83,16 @@ struct site {
 
 /// A seeded mistake: an order weakened by one step, an operation left out, or done after the thread's next one.
 struct mutant {
-  enum class kind : std::uint8_t { none, weaker, omitted, late };
-  kind how = kind::none;
+  enum class mistake_kind : std::uint8_t { none, weaker, omitted, late };
+  mistake_kind how = mistake_kind::none;
   site where;
   std::memory_order to = std::memory_order_relaxed;
 
   [[nodiscard]] std::string text() const {
     std::string out = where.text();
-    if (how == kind::weaker) out += std::string(" -> ") + name(to);
-    if (how == kind::omitted) out += " left out";
-    if (how == kind::late) out += " after the next operation";
+    if (how == mistake_kind::weaker) out += std::string(" -> ") + name(to);
+    if (how == mistake_kind::omitted) out += " left out";
+    if (how == mistake_kind::late) out += " after the next operation";
     return out;
   }
 };

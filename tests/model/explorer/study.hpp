@@ -165,9 +165,9 @@ class study {
         continue;
       }
       // Not shown: then a weaker one is tried as well, so that it is known how weak it may be.
-      if (mistake.how == mutant::kind::weaker) {
+      if (mistake.how == mutant::mistake_kind::weaker) {
         for (const std::memory_order order : weaker(mistake.where.what, mistake.to)) {
-          open.push_back({mutant::kind::weaker, mistake.where, order});
+          open.push_back({mutant::mistake_kind::weaker, mistake.where, order});
         }
       }
       const std::string code = mistake.where.code();
@@ -215,13 +215,14 @@ class study {
       if (std::none_of(sources.begin(), sources.end(), named)) continue;
       for (const std::memory_order order : weaker(where.what, where.order)) {
         if (where.what == act::sleep || where.what == act::wake || where.what == act::streaming_fence) break;
-        out.push_back({mutant::kind::weaker, where, order});
+        out.push_back({mutant::mistake_kind::weaker, where, order});
       }
       if (where.what == act::store || where.what == act::exchange || where.what == act::compare ||
           where.what == act::wake || where.what == act::streaming_fence) {
-        out.push_back({mutant::kind::omitted, where, {}});
+        out.push_back({mutant::mistake_kind::omitted, where, {}});
       }
-      if (where.what == act::store || where.what == act::exchange) out.push_back({mutant::kind::late, where, {}});
+      if (where.what == act::store || where.what == act::exchange)
+        out.push_back({mutant::mistake_kind::late, where, {}});
     }
     return out;
   }

@@ -88,7 +88,7 @@ bool holds_flight(const std::string& folder) {
   return false;
 }
 
-json read(const std::filesystem::path& path) {
+json json_in(const std::filesystem::path& path) {
   std::ifstream in(path);
   return json::parse(in);
 }
@@ -103,7 +103,7 @@ json flight_of(host::world_options options, const std::function<void(host::rank&
   struct stat facts{};
   REQUIRE(::stat(folder.files().front().c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0600);
-  const json out = read(folder.files().front());
+  const json out = json_in(folder.files().front());
   CHECK(folder.files().front().filename() ==
         "belay-flight-" + std::to_string(out["job"].get<std::uint64_t>()) + ".json");
   CHECK(out["belay_flight"] == 1);
@@ -269,7 +269,7 @@ TEST_CASE("two jobs at the same time leave a file and a line each, however many 
   ::unsetenv("BELAY_FLIGHT_DIR");
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/made")) {
-    CHECK(read(entry.path())["cause"]["kind"] == "peer_failed");
+    CHECK(json_in(entry.path())["cause"]["kind"] == "peer_failed");
     ++count;
   }
   CHECK(count == 2);
@@ -290,7 +290,7 @@ TEST_CASE("odd sites and a full ring are kept: the newest entries, what was drop
     if (k < 4999) recorder.finish(k);
   }
   made.world.abort({belay::comm_fault::peer_failed, {1}, "", "", 9, -1});
-  const json flight = read(host::write_flight_file(made.world, folder.path()));
+  const json flight = json_in(host::write_flight_file(made.world, folder.path()));
   const json& lane = flight["by_rank"][1]["lanes"]["caller"];
   CHECK(lane["dropped"] == 5000 - 4096);
   REQUIRE(lane["entries"].size() == 4096);
@@ -385,7 +385,7 @@ TEST_CASE("a file may be written while ranks run") {
     }
   });
   for (int round = 0; round < 5; ++round) {
-    const json flight = read(host::write_flight_file(made.world, folder.path()));
+    const json flight = json_in(host::write_flight_file(made.world, folder.path()));
     CHECK(flight["cause"]["kind"] == "none");
     std::uint64_t last = 0;
     for (const json& entry : flight["by_rank"][0]["lanes"]["caller"]["entries"]) {

@@ -37,7 +37,7 @@ struct uneven {
   }
 };
 
-/// What `mine` is on each rank.
+/// The values of `mine`, of each rank.
 template <class Rank>
 std::vector<std::uint64_t> told_by_all(Rank& rank, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(rank.size()));
@@ -91,7 +91,7 @@ struct compared {
 };
 inline constexpr const char* no_reach = "peers' windows are not loaded and stored here";
 
-/// What a rank's kernel stores into a peer's window the peer's kernels load, and it what the peer has stored at home,
+/// Kernels of a peer load what a rank's kernel stores into its window, and that rank what the peer has stored at home,
 /// behind an operation of NCCL in the order of streams, and behind a wait of the host: with memory that is written
 /// again and again.
 template <class World>

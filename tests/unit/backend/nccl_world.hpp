@@ -57,7 +57,7 @@ struct outcome {
   }
 };
 
-/// What a rank's body communicates in, where it may fail: its peers, and what it has queued, use it still.
+/// The memory that a rank's body communicates in, where it may fail: its peers, and what it has queued, use it still.
 using kept_memory = std::shared_ptr<void>;
 
 /// `make(fabric, number)` is each rank's policy; `body(rank, device, policy)` what it does, or with a kept_memory

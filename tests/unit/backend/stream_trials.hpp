@@ -45,7 +45,7 @@ struct setting {
     host()[0] = value;
     compute.copy(x(), host(), sizeof(float));
   }
-  /// What has become of it.
+  /// The result of the work so far.
   [[nodiscard]] float value() {
     compute.copy(host() + 1, x(), sizeof(float));
     compute.synchronize();
@@ -68,7 +68,7 @@ struct setting {
   stream_type compute;
 };
 
-/// What is asked for beyond what there is is refused with its bytes, and leaves nothing behind: `forgotten()` says
+/// Memory beyond what there is is refused with its bytes, and leaves nothing behind: `forgotten()` says
 /// whether the library has forgotten the error. So where a device is full, and streams are made there.
 template <class Api, class Forgotten>
 std::string running_out(Api& api, const Forgotten& forgotten) {

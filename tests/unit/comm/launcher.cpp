@@ -12,7 +12,7 @@ namespace {
 
 using variables = std::map<std::string, std::string>;
 
-belay::launcher_environment read(const variables& set) {
+belay::launcher_environment launcher_in(const variables& set) {
   return belay::find_launcher([&](const char* name) -> const char* {
     const auto found = set.find(name);
     return found == set.end() ? nullptr : found->second.c_str();
@@ -40,7 +40,7 @@ const variables slurm{{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "6"}, {"SLURM_LOCA
 TEST_CASE("each launcher's variables are read; without any there is one rank") {
   const auto check = [](const variables& set, const char* launcher, int rank, int size, int local_rank,
                         int local_size) {
-    const belay::launcher_environment found = read(set);
+    const belay::launcher_environment found = launcher_in(set);
     CAPTURE(launcher);
     CHECK(std::string(found.launcher) == launcher);
     CHECK(found.rank == rank);
@@ -57,39 +57,39 @@ TEST_CASE("each launcher's variables are read; without any there is one rank") {
 }
 
 TEST_CASE("only ranks that the launcher places elsewhere make several hosts") {
-  CHECK(read(torchrun).several_hosts());
-  CHECK(!read(openmpi).several_hosts());
-  CHECK(!read(pmi).several_hosts());
-  CHECK(!read({}).several_hosts());
+  CHECK(launcher_in(torchrun).several_hosts());
+  CHECK(!launcher_in(openmpi).several_hosts());
+  CHECK(!launcher_in(pmi).several_hosts());
+  CHECK(!launcher_in({}).several_hosts());
 }
 
 TEST_CASE("the order is belay-run, torchrun, Open MPI, PMI, Slurm") {
-  CHECK(read(belay_run + torchrun + openmpi + slurm).text() == "belay-run: rank 2 of 3");
-  CHECK(read(openmpi + slurm).text() == "openmpi: rank 1 of 2");  // mpirun within an allocation
-  CHECK(read(openmpi + variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).text() == "openmpi: rank 1 of 2");
-  CHECK(read(variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}} + openmpi).text() == "torchrun: rank 1 of 2");
-  CHECK(read(variables{{"SLURM_NTASKS", "4"}}).text() == "none: rank 0 of 1");  // a shell of an allocation
+  CHECK(launcher_in(belay_run + torchrun + openmpi + slurm).text() == "belay-run: rank 2 of 3");
+  CHECK(launcher_in(openmpi + slurm).text() == "openmpi: rank 1 of 2");  // mpirun within an allocation
+  CHECK(launcher_in(openmpi + variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).text() == "openmpi: rank 1 of 2");
+  CHECK(launcher_in(variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}} + openmpi).text() == "torchrun: rank 1 of 2");
+  CHECK(launcher_in(variables{{"SLURM_NTASKS", "4"}}).text() == "none: rank 0 of 1");  // a shell of an allocation
 }
 
 TEST_CASE("launchers that disagree are listed, unless one is chosen") {
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(torchrun + openmpi)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(launcher_in(torchrun + openmpi)),
                        doctest::Contains("torchrun: rank 5 of 8, openmpi: rank 1 of 2"), belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(openmpi + pmi)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(launcher_in(openmpi + pmi)),
                        doctest::Contains("openmpi: rank 1 of 2, pmi: rank 0 of 4"), belay::input_error);
   const auto choose = [](const char* name) { return variables{{"BELAY_LAUNCHER", name}}; };
-  CHECK(read(torchrun + openmpi + choose("openmpi")).text() == "openmpi: rank 1 of 2");
-  CHECK(read(torchrun + slurm + choose("slurm")).text() == "slurm: rank 3 of 6");
-  CHECK(read(torchrun + openmpi + choose("none")).text() == "none: rank 0 of 1");
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(choose("mpich"))),
+  CHECK(launcher_in(torchrun + openmpi + choose("openmpi")).text() == "openmpi: rank 1 of 2");
+  CHECK(launcher_in(torchrun + slurm + choose("slurm")).text() == "slurm: rank 3 of 6");
+  CHECK(launcher_in(torchrun + openmpi + choose("none")).text() == "none: rank 0 of 1");
+  CHECK_THROWS_WITH_AS(static_cast<void>(launcher_in(choose("mpich"))),
                        doctest::Contains("BELAY_LAUNCHER=mpich: there are none, slurm, belay-run, torchrun"),
                        belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(read(choose("torchrun"))), doctest::Contains("RANK is not set"),
+  CHECK_THROWS_WITH_AS(static_cast<void>(launcher_in(choose("torchrun"))), doctest::Contains("RANK is not set"),
                        belay::input_error);
 }
 
 TEST_CASE("an incomplete or impossible set names its variable") {
   const auto refuses = [](const variables& set, const char* text) {
-    CHECK_THROWS_WITH_AS(static_cast<void>(read(set)), doctest::Contains(text), belay::input_error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(launcher_in(set)), doctest::Contains(text), belay::input_error);
   };
   refuses({{"RANK", "1"}}, "WORLD_SIZE is not set, but other variables of torchrun are");
   refuses({{"WORLD_SIZE", "2"}}, "RANK is not set");
@@ -105,8 +105,8 @@ TEST_CASE("an incomplete or impossible set names its variable") {
 }
 
 TEST_CASE("PMIx alone tells a rank and nobody a size; beside a launcher that does it is no matter") {
-  CHECK_THROWS_WITH_AS(read({{"PMIX_RANK", "1"}}), doctest::Contains("PMIX_RANK is set, but no variable"),
+  CHECK_THROWS_WITH_AS(launcher_in({{"PMIX_RANK", "1"}}), doctest::Contains("PMIX_RANK is set, but no variable"),
                        belay::input_error);
-  CHECK(read(slurm + variables{{"PMIX_RANK", "3"}}).size == 6);
-  CHECK(read({{"PMIX_RANK", "1"}, {"BELAY_LAUNCHER", "none"}}).size == 1);
+  CHECK(launcher_in(slurm + variables{{"PMIX_RANK", "3"}}).size == 6);
+  CHECK(launcher_in({{"PMIX_RANK", "1"}, {"BELAY_LAUNCHER", "none"}}).size == 1);
 }

@@ -32,12 +32,12 @@ TEST_CASE_TEMPLATE("what was written is read, of any number of blocks", Way, by_
       const blocks from(bytes, static_cast<unsigned>(bytes)), to(bytes, 1);
       const std::size_t offset = file.size_bytes() - bytes;
       write(file, offset, from);
-      read(file, offset, to);
+      read_blocks(file, offset, to);
       CHECK(from == to);
     }
     const blocks untouched(5 * unit, 9), zeros(5 * unit);
     std::ranges::fill(zeros.all(), std::byte{0});
-    read(file, 0, untouched);
+    read_blocks(file, 0, untouched);
     CHECK(untouched == zeros);
   }
 }
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("a transfer goes on when the thread that started it has ended
     for (belay::file_transfer& each : written) each.wait();
     const blocks to(bytes);
     for (std::size_t i = 0; i < 4; ++i) {
-      read(file, i * bytes, to);
+      read_blocks(file, i * bytes, to);
       CHECK(to == from[i]);
     }
   }
@@ -163,7 +163,7 @@ TEST_CASE("one transfer more than there are slots waits, and nothing grows") {
   CHECK(file.waits_for_slot() == 1);
   const blocks to(4096);
   for (std::size_t i = 0; i < 4; ++i) {
-    read(file, i * 4096, to);
+    read_blocks(file, i * 4096, to);
     CHECK(to == from[i]);
   }
 }

@@ -49,7 +49,7 @@ TEST_CASE_TEMPLATE("short and interrupted calls are continued", Way, by_thread, 
     const blocks from(7 * 4096, 3), to(7 * 4096);
     write(file, 4096, from);
     now.interruptions = 3;
-    read(file, 4096, to);
+    read_blocks(file, 4096, to);
     CHECK(from == to);
     CHECK(now.interruptions == 0);
   }
@@ -91,7 +91,7 @@ TEST_CASE_TEMPLATE("an error comes out of its own transfer, and others are whole
       now.bad_offset = -1;
       if (writes) write(file, std::size_t{4} * 4096, from[1]);  // the file is as good as before
       for (std::size_t i = 0; i < 3; ++i) {
-        read(file, i * 4 * 4096, to[i]);
+        read_blocks(file, i * 4 * 4096, to[i]);
         CHECK(to[i] == from[i]);
       }
     }
@@ -123,7 +123,7 @@ TEST_CASE_TEMPLATE("a file that was truncated underneath is named, wherever it e
                                        {4 * 4096, 0},
                                        {100, 0}}) {
       REQUIRE(::ftruncate(now.descriptor, length) == 0);
-      const tier_file_error::details error = error_of([&] { read(file, std::size_t{4} * 4096, memory); });
+      const tier_file_error::details error = error_of([&] { read_blocks(file, std::size_t{4} * 4096, memory); });
       CHECK(error.fault == tier_file_fault::truncated);
       CHECK(error.done == done);
       CHECK(error.code == 0);
@@ -188,7 +188,7 @@ TEST_CASE("without O_TMPFILE a named file is unlinked at once") {
     CHECK(where.empty());
     const blocks from(2 * 4096, 2), to(2 * 4096);
     write(file, 0, from);
-    read(file, 0, to);
+    read_blocks(file, 0, to);
     CHECK(from == to);
   }
   // Left by a killed process of the same number.

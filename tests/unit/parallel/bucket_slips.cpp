@@ -25,9 +25,8 @@ belay::parameter_spec spec(const char* name, std::size_t elements, std::size_t u
 }
 
 // One rank's buckets of given parameters, bound and initialised.
-struct bound_buckets {
-  bound_buckets(members list, const fake::group& group, std::size_t micro_batches,
-                zero_stage stage = zero_stage::none)
+struct made_buckets {
+  made_buckets(members list, const fake::group& group, std::size_t micro_batches, zero_stage stage = zero_stage::none)
       : buckets(std::move(list), {{group, stage}}, 64, micro_batches),
         values(buckets.layout().elements()),
         gradients(buckets.layout().gradient_elements()) {
@@ -69,7 +68,7 @@ TEST_CASE("a tied parameter's bucket goes at the last contribution of its last u
       fake::queue& queue = queues[static_cast<std::size_t>(rank)];
       belay::parameter<float> wte{spec("wte", 32, 2)};
       belay::parameter<float> inner{spec("inner", 16)};
-      bound_buckets made({{wte, 0}, {inner, 0}}, {shared, queue, rank}, micro_batches);
+      made_buckets made({{wte, 0}, {inner, 0}}, {shared, queue, rank}, micro_batches);
       made.buckets.begin(micro_batches);
       for (std::size_t m = 0; m < micro_batches; ++m) {
         made.buckets.contributed(0, 1, m);  // the head
@@ -89,7 +88,7 @@ TEST_CASE("a tied parameter's missing and superfluous contributions are named") 
   fake::shared_state shared(1);
   fake::queue queue;
   belay::parameter<float> wte{spec("wte", 32, 2)};
-  bound_buckets made({{wte, 0}}, {shared, queue, 0}, 2);
+  made_buckets made({{wte, 0}}, {shared, queue, 0}, 2);
   auto& buckets = made.buckets;
   buckets.begin(2);
   buckets.contributed(0, 1, 0);
@@ -117,7 +116,7 @@ TEST_CASE("contributions beyond the list are refused, however many") {
   belay::parameter<float> one{spec("one", 4)};
   for (const auto& [first, count] :
        {std::pair<std::size_t, std::size_t>{0, 2}, {1, 1}, {0, ~std::size_t{0}}, {1, ~std::size_t{0}}}) {
-    bound_buckets made({{one, 0}}, {shared, queue, 0}, 1);
+    made_buckets made({{one, 0}}, {shared, queue, 0}, 1);
     made.buckets.begin(1);
     const auto beyond = [&, from = first, many = count] { made.buckets.contributed(from, many, 0); };
     if (local_checks)
@@ -199,7 +198,7 @@ TEST_CASE("a tied parameter that is said to be used once is found by the backwar
   fake::shared_state shared(1);
   fake::queue queue;
   belay::parameter<float> wte{spec("wte", 32)};
-  bound_buckets made({{wte, 0}}, {shared, queue, 0}, 1);
+  made_buckets made({{wte, 0}}, {shared, queue, 0}, 1);
   made.buckets.begin(1);
   wte.gradient()[0] += 1;
   made.buckets.contributed(0, 1, 0);  // the head
@@ -216,7 +215,7 @@ TEST_CASE("the target tokens of all ranks are summed once by finish, and 0 of al
       const fake::group group(shared, queues[static_cast<std::size_t>(rank)], rank);
       const auto own = static_cast<std::size_t>(rank);
       belay::parameter<float> one{spec("one", 4)};
-      bound_buckets made({{one, 0}}, group, 1, zero_stage::optimizer_state);
+      made_buckets made({{one, 0}}, group, 1, zero_stage::optimizer_state);
       made.buckets.begin(1);
       one.gradient()[1] = 12;
       made.buckets.contributed(0, 1, 0);

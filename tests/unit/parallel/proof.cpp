@@ -64,7 +64,7 @@ auto prove(const lists& all, std::size_t micro_batches) {
 action receive(payload what, std::size_t micro_batch, std::size_t from) {
   return action::exchange().receive(what, micro_batch, from);
 }
-action send(payload what, std::size_t micro_batch, std::size_t to) {
+action send_action(payload what, std::size_t micro_batch, std::size_t to) {
   return action::exchange().send(what, micro_batch, to);
 }
 action forward(std::size_t micro_batch) { return action::compute(action_kind::forward, micro_batch); }
@@ -221,7 +221,7 @@ TEST_CASE("a send without its receive and a receive without its send are refused
   CHECK(result.reason.micro_batch == 0);
 
   all = lists_of(schedule::gpipe(2, 3));
-  all[0].push_back(send(payload::activation, 0, 1));
+  all[0].push_back(send_action(payload::activation, 0, 1));
   all[1].push_back(receive(payload::activation, 0, 0));
   result = prove(all, 3);
   CHECK_FALSE(result.matched);
@@ -230,10 +230,11 @@ TEST_CASE("a send without its receive and a receive without its send are refused
 
 TEST_CASE("two neighbours that both send first deadlock under rendezvous") {
   // Right in every other respect: with sends that buffer, this would run.
-  const lists all = {{forward(0), send(payload::activation, 0, 1), forward(1), send(payload::activation, 1, 1),
-                      receive(payload::gradient, 0, 1), backward(0), receive(payload::gradient, 1, 1), backward(1)},
-                     {receive(payload::activation, 0, 0), forward(0), backward(0), send(payload::gradient, 0, 0),
-                      receive(payload::activation, 1, 0), forward(1), backward(1), send(payload::gradient, 1, 0)}};
+  const lists all = {
+      {forward(0), send_action(payload::activation, 0, 1), forward(1), send_action(payload::activation, 1, 1),
+       receive(payload::gradient, 0, 1), backward(0), receive(payload::gradient, 1, 1), backward(1)},
+      {receive(payload::activation, 0, 0), forward(0), backward(0), send_action(payload::gradient, 0, 0),
+       receive(payload::activation, 1, 0), forward(1), backward(1), send_action(payload::gradient, 1, 0)}};
   const auto result = prove(all, 2);
   CHECK(result.complete);
   CHECK(result.matched);
@@ -246,9 +247,9 @@ TEST_CASE("two neighbours that both send first deadlock under rendezvous") {
 
   // The same transfers in one exchange on each side run.
   lists grouped = all;
-  grouped[0][3] = send(payload::activation, 1, 1).receive(payload::gradient, 0, 1);
+  grouped[0][3] = send_action(payload::activation, 1, 1).receive(payload::gradient, 0, 1);
   grouped[0].erase(grouped[0].begin() + 4);
-  grouped[1][3] = send(payload::gradient, 0, 0).receive(payload::activation, 1, 0);
+  grouped[1][3] = send_action(payload::gradient, 0, 0).receive(payload::activation, 1, 0);
   grouped[1].erase(grouped[1].begin() + 4);
   CHECK(prove(grouped, 2).valid());
 }
@@ -303,9 +304,9 @@ TEST_CASE("a malformed table is refused before anything is looked up in it") {
   action too_many = action::exchange();
   too_many.transfer_count = 200;
   CHECK(prove({{too_many}}, 1).reason.kind == fault_kind::group_size);
-  for (const action& wrong :
-       {send(payload::activation, 0, 0), send(payload::activation, 0, 2), send(payload::activation, 0, 4'000'000'000U),
-        send(payload::gradient, 0, 1), receive(payload::activation, 0, 1), receive(payload::gradient, 0, 0)}) {
+  for (const action& wrong : {send_action(payload::activation, 0, 0), send_action(payload::activation, 0, 2),
+                              send_action(payload::activation, 0, 4'000'000'000U), send_action(payload::gradient, 0, 1),
+                              receive(payload::activation, 0, 1), receive(payload::gradient, 0, 0)}) {
     const auto result = prove({{forward(0), wrong, backward(0)}, {forward(0), backward(0)}}, 1);
     CHECK(result.reason.kind == fault_kind::route_unknown);
     CHECK_FALSE(result.valid());

@@ -35,9 +35,9 @@ TEST_CASE("memory or counts that do not fit the split are refused") {
   const std::array<std::size_t, 3> counts{4, 0, 3};
   const std::array<std::size_t, 2> two{4, 3};
   std::vector<float> memory(7);
-  using part = belay::sharded<float, belay::shard<0>, fake::group>;
+  using cut_vector = belay::sharded<float, belay::shard<0>, fake::group>;
   using all = belay::sharded<float, belay::replicate, fake::group>;
-  CHECK_THROWS_AS(part(group, memory, belay::shard_counts{counts}), belay::usage_error);
+  CHECK_THROWS_AS(cut_vector(group, memory, belay::shard_counts{counts}), belay::usage_error);
   CHECK_THROWS_AS(all(group, std::span(memory).first(6), belay::shard_counts{counts}), belay::usage_error);
   CHECK_THROWS_AS(all(group, memory, belay::shard_counts{two}), belay::usage_error);
 }
@@ -58,7 +58,7 @@ TEST_CASE("counts and rows that wrap round are refused") {
   const belay::rehearsal::rank rank(2, 3);
   std::vector<float> six(6);
   using whole = belay::sharded<float, belay::replicate, belay::rehearsal::group>;
-  using part = belay::sharded<float, belay::shard<0>, belay::rehearsal::group>;
+  using cut_vector = belay::sharded<float, belay::shard<0>, belay::rehearsal::group>;
   CHECK_THROWS_AS((whole{rank.world(), six, belay::shard_counts{counts}}), belay::size_error);
-  CHECK_THROWS_AS((part{rank.world(), six, belay::shard_counts{counts}}), belay::size_error);
+  CHECK_THROWS_AS((cut_vector{rank.world(), six, belay::shard_counts{counts}}), belay::size_error);
 }

@@ -209,7 +209,7 @@ struct written {
     belay::view<float, 2> out;
     matrix x;
   };
-  struct kept {
+  struct kept_operands {
     matrix x, dy;
   };
   [[nodiscard]] static const char* name() { return "written"; }
@@ -221,11 +221,11 @@ struct written {
   void backward(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
     backward_weights(frame, backward_input(frame, std::move(r), dy, dx));
   }
-  kept backward_input(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
+  kept_operands backward_input(auto& frame, residue&& r, matrix dy, belay::view<float, 2> dx) {
     frame.product(dx, dy, transposed(frame.read(as->weight)));
     return {r.x, dy};
   }
-  void backward_weights(auto& frame, kept&& of) {
+  void backward_weights(auto& frame, kept_operands&& of) {
     frame.product(frame.add_to(as->weight), transposed(of.x), of.dy);
     ++late;
   }

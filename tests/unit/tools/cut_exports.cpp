@@ -106,18 +106,18 @@ int cut(Body body, int call, int number) {
 }
 
 // Where an export goes; in memory where that is a file system, because every export waits for the medium.
-class place {
+class export_folder {
  public:
-  place() {
+  export_folder() {
     const bool memory = ::access("/dev/shm", W_OK) == 0;
     std::string pattern = std::string(memory ? "/dev/shm" : "/tmp") + "/belay-cut-XXXXXX";
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     path_ = pattern;
     target = path_ + "/out";
   }
-  place(const place&) = delete;
-  place& operator=(const place&) = delete;
-  ~place() { std::filesystem::remove_all(path_); }
+  export_folder(const export_folder&) = delete;
+  export_folder& operator=(const export_folder&) = delete;
+  ~export_folder() { std::filesystem::remove_all(path_); }
 
   [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -131,7 +131,7 @@ class place {
 };
 
 // What holds after an export of 2 over one of 1 (or none, -1) was cut, and after the next one.
-void check_cut(const place& here, float before, bool may_leave) {
+void check_cut(const export_folder& here, float before, bool may_leave) {
   const float found = value_in(here.target);
   CHECK((found == 2 || found == before));
   CHECK(here.temporaries() <= (may_leave ? 1 : 0));
@@ -145,7 +145,7 @@ void cut_everywhere(int number, bool may_leave, int step) {
   for (const float before : {-1.0F, 1.0F}) {
     int left = 0;
     for (int call = 1; call < 10'000; call += step) {
-      const place here;
+      const export_folder here;
       if (before > 0) export_to(here.target, before);
       const int ended = cut([&] { export_to(here.target, 2); }, call, number);
       if (ended == -2) {
@@ -177,7 +177,7 @@ std::string this_program() { return std::filesystem::read_symlink("/proc/self/ex
 // belay-run with two ranks, of which rank 0 is in the middle of an export when this is made.
 class exporting_ranks {
  public:
-  explicit exporting_ranks(const place& here) {
+  explicit exporting_ranks(const export_folder& here) {
     const std::string ready = here / "ready";
     REQUIRE(::mkfifo(ready.c_str(), 0600) == 0);
     pid_ = forked([&] {
@@ -202,7 +202,7 @@ class exporting_ranks {
 };
 
 // Until nobody holds the folder any more.
-void wait_for_owner(const place& here) {
+void wait_for_owner(const export_folder& here) {
   for (const auto& entry : std::filesystem::directory_iterator(here.path())) {
     const belay::unique_fd folder(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder) CHECK(::flock(folder.get(), LOCK_EX) == 0);  // or it has removed it
@@ -223,7 +223,7 @@ TEST_CASE("signals that can be caught leave nothing, wherever they come") {
 }
 
 TEST_CASE("a file beyond the limit is an error with file and bytes, and nothing is left") {
-  const place here;
+  const export_folder here;
   export_to(here.target, 1);
   const std::string said = here.path() + "-said";
   const pid_t child = forked([&] {
@@ -251,7 +251,7 @@ TEST_CASE("a file beyond the limit is an error with file and bytes, and nothing 
 
 TEST_CASE("signals do afterwards what they did before, and those that came meanwhile are not lost") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    const place here;
+    const export_folder here;
     const pid_t child = forked([&] {
       ::signal(SIGHUP, number == SIGHUP ? SIG_DFL : SIG_IGN);
       ::signal(SIGQUIT, SIG_DFL);
@@ -271,7 +271,7 @@ TEST_CASE("signals do afterwards what they did before, and those that came meanw
 TEST_CASE("only what nobody holds and nobody else may have made is swept") {
   CHECK_FALSE(
       whole_folder::each_entry(-1, [](const char*) { return true; }));  // what cannot be listed may hold anything
-  const place here;
+  const export_folder here;
   const auto kept = [&](const std::string& name, const char* file) {
     std::filesystem::create_directory(here / name);
     if (*file != '\0') std::ofstream(here / (name + "/" + file)) << "mine";
@@ -310,14 +310,14 @@ TEST_CASE("only what nobody holds and nobody else may have made is swept") {
 
 TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of rank 0, what the next export sweeps") {
   for (const int number : {SIGINT, SIGTERM}) {
-    const place here;
+    const export_folder here;
     const exporting_ranks ranks(here);
     ::kill(ranks.pid(), number);
     CHECK(reaped(ranks.pid()) == 128 + number);
     check_cut(here, -1, false);
   }
   {
-    const place here;
+    const export_folder here;
     const exporting_ranks ranks(here);
     ::kill(ranks.pid(), SIGKILL);
     CHECK(reaped(ranks.pid()) == 1000 + SIGKILL);
@@ -325,7 +325,7 @@ TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of ra
     check_cut(here, -1, true);  // one, or none where the rank heard of its parent's end before it was killed
   }
   {
-    const place here;
+    const export_folder here;
     const exporting_ranks ranks(here);
     ::kill(ranks.rank(), SIGKILL);
     CHECK(reaped(ranks.pid()) == 128 + SIGKILL);
@@ -337,7 +337,7 @@ TEST_CASE("Ctrl-C and SIGTERM to belay-run leave nothing; a kill of it, or of ra
 // A rank of the case above.
 TEST_CASE("what ends the process that forked the ranks is answered by the one that exports") {
   for (const int number : {SIGTERM, SIGHUP, SIGQUIT}) {
-    const place here;
+    const export_folder here;
     const std::string ready = here / "ready";
     REQUIRE(::mkfifo(ready.c_str(), 0600) == 0);
     const pid_t parent = forked([&] {
@@ -369,7 +369,7 @@ TEST_CASE("what ends the process that forked the ranks is answered by the one th
 }
 
 TEST_CASE("a forked child of a process that exports removes nothing") {
-  const place here;
+  const export_folder here;
   model_export out(here.target);
   out.fill(2);
   const pid_t child = forked([] {

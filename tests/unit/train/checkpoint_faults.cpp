@@ -31,7 +31,7 @@ namespace {
 class simulated_disk {
  public:
   struct change {
-    enum kind { made, wrote, synced_file, synced_folder, renamed, removed, made_folder, removed_folder } what;
+    enum change_kind { made, wrote, synced_file, synced_folder, renamed, removed, made_folder, removed_folder } what;
     std::string path, to;  // of names
     int inode = 0;
     std::uint64_t offset = 0;
@@ -82,7 +82,7 @@ class simulated_disk {
     const bool folder = std::filesystem::is_directory(path);
     changes_.push_back({folder ? change::synced_folder : change::synced_file, path, "", inode_of_[path], 0, ""});
   }
-  void note(change::kind what, const std::string& path, const std::string& to = "") {
+  void note(change::change_kind what, const std::string& path, const std::string& to = "") {
     const std::lock_guard held(lock_);
     changes_.push_back({what, path, to, inode_of_[path], 0, ""});
     if (what == change::renamed) inode_of_[to] = inode_of_[path];

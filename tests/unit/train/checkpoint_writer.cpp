@@ -37,7 +37,7 @@ struct gated_files : belay::posix_files {
 };
 
 // Where the large segment is.
-enum class place { memory, file };
+enum class segment_place { memory, file };
 
 struct bench {
   directory dir;
@@ -49,7 +49,7 @@ struct bench {
   std::string expected;
   belay::checkpoint_writer<gated_files> writer;
 
-  explicit bench(std::size_t ring_chunks, place its = place::memory)
+  explicit bench(std::size_t ring_chunks, segment_place its = segment_place::memory)
       : ring(belay::checkpoint_writer<gated_files>::memory_bytes(ring_chunks * chunk)),
         staging(belay::checkpoint_writer<gated_files>::staging_bytes),
         writer(ring, staging) {
@@ -61,7 +61,7 @@ struct bench {
     gated_files::open_now = false;
     belay::file_to_write file{dir / "step/file", {}, expected.size(), {}};
     for (const auto* each : {&header, &small, &large, &small}) file.segments.emplace_back(std::span(*each));
-    if (its == place::file) {
+    if (its == segment_place::file) {
       // At no multiple of anything, the last part by itself.
       constexpr std::size_t first = 1001, rest = 700'001;
       const tier_files::blocks all(tier.size_bytes());
@@ -96,8 +96,12 @@ struct bench {
 }  // namespace
 
 TEST_CASE("what the ring takes is copied, and an update waits for the rest") {
-  for (const auto& [ring_chunks, its] : std::initializer_list<std::pair<std::size_t, place>>{
-           {1, place::memory}, {3, place::memory}, {9, place::memory}, {1, place::file}, {9, place::file}}) {
+  for (const auto& [ring_chunks, its] :
+       std::initializer_list<std::pair<std::size_t, segment_place>>{{1, segment_place::memory},
+                                                                    {3, segment_place::memory},
+                                                                    {9, segment_place::memory},
+                                                                    {1, segment_place::file},
+                                                                    {9, segment_place::file}}) {
     CAPTURE(ring_chunks);
     CAPTURE(static_cast<int>(its));
     bench with(ring_chunks, its);
@@ -120,7 +124,7 @@ TEST_CASE("where an update cannot copy from a tier's file the write ends with th
   const tier_files::calm before;
   tier_files::now.alignment = std::optional<std::size_t>(4096);
   gated_files::arrived = 0;
-  bench with(9, place::file);
+  bench with(9, segment_place::file);
   while (gated_files::arrived < 4) std::this_thread::yield();  // with the first four chunks
   tier_files::now.result = -EIO;
   tier_files::now.bad_offset = 5 * chunk;
@@ -151,7 +155,7 @@ TEST_CASE("without a ring an update waits for all of it") {
 }
 
 TEST_CASE("the wrong policy, an update that does not ask, is seen") {
-  for (const place its : {place::memory, place::file}) {
+  for (const segment_place its : {segment_place::memory, segment_place::file}) {
     bench with(3, its);
     with.update();
     gated_files::open_now = true;

@@ -63,15 +63,15 @@ std::vector<std::string> files_of(const std::string& folder, int step) {
   return out;
 }
 
-enum class part { optimizer, gradients, parameters, activations, between_steps };
-void offload(settings& how, part what, tier in) {
+enum class offloaded_part { optimizer, gradients, parameters, activations, between_steps };
+void offload(settings& how, offloaded_part what, tier in) {
   how.optimizer.chunk = belay::parameter_chunk;
   how.optimizer.folder = how.store.files.folder = "/tmp";
-  if (what == part::optimizer) how.optimizer.state = in;
-  if (what == part::gradients) how.store.gradients = in;
-  if (what == part::parameters) how.store.parameters = in;
-  if (what == part::activations) how.activations = in;
-  if (what == part::between_steps) how.between_steps = in;
+  if (what == offloaded_part::optimizer) how.optimizer.state = in;
+  if (what == offloaded_part::gradients) how.store.gradients = in;
+  if (what == offloaded_part::parameters) how.store.parameters = in;
+  if (what == offloaded_part::activations) how.activations = in;
+  if (what == offloaded_part::between_steps) how.between_steps = in;
 }
 
 template <class T>
@@ -140,8 +140,8 @@ TEST_CASE("a checkpoint of what lies in lower tiers of a device is that of the h
   const settings resident{.stage = zero_stage::parameters, .hidden = 1500};
   for (const tier in : {tier::pinned, tier::file}) {
     settings lower = resident;
-    offload(lower, part::optimizer, in);
-    offload(lower, part::parameters, in == tier::file ? tier::host : tier::file);
+    offload(lower, offloaded_part::optimizer, in);
+    offload(lower, offloaded_part::parameters, in == tier::file ? tier::host : tier::file);
     check_resumed<float>(resident, 2, {work_order::late}, lower);
   }
 }
@@ -187,7 +187,7 @@ TEST_CASE("a device updates state of a lower tier as its own, to the bit") {
       CAPTURE(name(in));
       settings how{.stage = static_cast<zero_stage>(stage), .hidden = 1500};  // five chunks
       const settings resident = how;
-      offload(how, part::optimizer, in);
+      offload(how, offloaded_part::optimizer, in);
       check_offloaded<float>(resident, how, number++);
       if (stage == 1) check_offloaded<belay::bf16>(resident, how, number);
     }
@@ -195,9 +195,10 @@ TEST_CASE("a device updates state of a lower tier as its own, to the bit") {
 TEST_CASE("a device has shards and activations in a lower tier, and state between steps, as its own, to the bit") {
   std::size_t number = 0;
   for (const tier in : {tier::pinned, tier::host, tier::file})
-    for (const part what : {part::gradients, part::parameters, part::activations, part::between_steps})
+    for (const offloaded_part what : {offloaded_part::gradients, offloaded_part::parameters,
+                                      offloaded_part::activations, offloaded_part::between_steps})
       for (const zero_stage stage : {zero_stage::gradients, zero_stage::parameters}) {
-        if (what == part::parameters && stage != zero_stage::parameters) continue;
+        if (what == offloaded_part::parameters && stage != zero_stage::parameters) continue;
         CAPTURE(name(in));
         CAPTURE(static_cast<int>(what));
         settings how{.stage = stage, .hidden = 1500};
@@ -215,7 +216,7 @@ TEST_CASE("an update of one's own through a frame has the bits of the host's, wh
     check_offloaded<belay::bf16>(how, how, number++);
   }
   for (const tier in : {tier::pinned, tier::host, tier::file})
-    for (const part what : {part::gradients, part::parameters}) {
+    for (const offloaded_part what : {offloaded_part::gradients, offloaded_part::parameters}) {
       CAPTURE(name(in));
       settings how{.stage = zero_stage::parameters, .hidden = 1500, .how_updated = updated::by_own_kernel};
       const settings resident = how;
@@ -225,7 +226,7 @@ TEST_CASE("an update of one's own through a frame has the bits of the host's, wh
     }
   settings large{.stage = zero_stage::parameters, .hidden = 60'000, .how_updated = updated::by_own_kernel};
   const settings resident = large;
-  offload(large, part::parameters, tier::pinned);
+  offload(large, offloaded_part::parameters, tier::pinned);
   check_offloaded<float>(resident, large, 0);  // one rank has several chunks
 }
 TEST_CASE("with all in lower tiers a device is asked for nothing after the first step, and keeps as much") {
@@ -237,7 +238,8 @@ TEST_CASE("with all in lower tiers a device is asked for nothing after the first
     CAPTURE(k);
     settings how{.stage = zero_stage::parameters, .hidden = 1500};
     const result expected = on_host<float>(2, how);
-    for (const part what : {part::optimizer, part::gradients, part::parameters, part::activations})
+    for (const offloaded_part what : {offloaded_part::optimizer, offloaded_part::gradients, offloaded_part::parameters,
+                                      offloaded_part::activations})
       offload(how, what, tiers[k][static_cast<std::size_t>(what)]);
     fakes::device_api api({k % 2 == 0 ? work_order::late : work_order::random, k});
     std::vector<std::size_t> ended;
@@ -256,11 +258,11 @@ TEST_CASE("with all in lower tiers a device is asked for nothing after the first
 }
 TEST_CASE("a call of the device that fails while tiers stream is an error, and nothing is left") {
   settings how{.stage = zero_stage::parameters, .steps = 2, .hidden = 1500};
-  offload(how, part::optimizer, tier::file);
-  offload(how, part::gradients, tier::pinned);
-  offload(how, part::parameters, tier::host);
-  offload(how, part::activations, tier::pinned);
-  offload(how, part::between_steps, tier::pinned);
+  offload(how, offloaded_part::optimizer, tier::file);
+  offload(how, offloaded_part::gradients, tier::pinned);
+  offload(how, offloaded_part::parameters, tier::host);
+  offload(how, offloaded_part::activations, tier::pinned);
+  offload(how, offloaded_part::between_steps, tier::pinned);
   std::size_t calls = 0;
   for (std::size_t k = 0; k <= calls; k += 97) {
     CAPTURE(k);

@@ -5,16 +5,18 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
 #include "belay/belay.hpp"
-#include "unit/parallel/support/group_of_one.hpp"
 #include "unit/train/support/network.hpp"
 
 namespace {
@@ -50,6 +52,61 @@ std::string refusal(const lacking_world& world, const Body& body) {
   }
   return "";
 }
+// One of two ranks whose group lacks a promise, without the other; it counts what would have moved.
+struct group_of_two final : belay::group_interface {
+  group_of_two(int number, const belay::group_traits& traits, std::size_t& calls)
+      : group_interface(number, 2, traits), calls_(&calls) {}
+
+  [[nodiscard]] int rank() const override { return unasked_rank(); }
+  [[nodiscard]] std::span<const int> members() const override { return members_; }
+  void run(const belay::op_call&) override { ++*calls_; }
+  [[nodiscard]] belay::pending start(const belay::op_call&, const belay::start_order& how) override { refuse(how); }
+  [[nodiscard]] belay::pending start_composite(belay::operation, const belay::borrowed_work<const belay::group_calls&>&,
+                                               const belay::start_order& how) override {
+    refuse(how);
+  }
+  [[nodiscard]] belay::pending start_local(belay::operation, const belay::borrowed_work<void*>&,
+                                           const belay::start_order& how) override {
+    refuse(how);
+  }
+  [[nodiscard]] belay::symmetric_region make_symmetric(std::size_t bytes, belay::where at) override {
+    return belay::symmetric_region::map(size(), bytes, belay::backing::addresses_only, at);
+  }
+  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, belay::where) override {
+    return std::make_shared<group_of_two>(unasked_rank(), traits(), *calls_);
+  }
+  void trace_into(belay::span_log*, belay::where) override {}
+
+ private:
+  [[noreturn]] void refuse(const belay::start_order& how) {
+    ++*calls_;
+    throw std::runtime_error(std::string(how.at.file) + ": the other rank is not there");
+  }
+
+  std::size_t* calls_;
+  std::array<int, 2> members_{0, 1};
+};
+struct rank_of_two final : belay::rank_interface {
+  static constexpr int ranks = 2;
+
+  rank_of_two(int number, bool belay::group_traits::* promise, std::size_t& calls)
+      : rank_interface(number, ranks), world_(group_without(number, promise, calls)) {}
+
+  [[nodiscard]] const belay::group& world() override { return world_; }
+  [[nodiscard]] belay::group make_group(std::span<const int>, belay::where) override { return world_; }
+  [[nodiscard]] std::uint64_t abandoned() const override { return 0; }
+
+ private:
+  static belay::group group_without(int number, bool belay::group_traits::* promise, std::size_t& calls) {
+    belay::group_traits traits = belay::rehearsal::group::all_promises();
+    traits.rehearsed = false;
+    traits.*promise = false;
+    return belay::group(std::make_shared<group_of_two>(number, traits, calls));
+  }
+
+  belay::group world_;
+};
+
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 constexpr const char* order =
@@ -136,7 +193,7 @@ TEST_CASE("a symmetric heap needs memory that peers reach") {
                  "a symmetric heap needs a group whose ranks can address each other's memory"));
 }
 
-TEST_CASE("without a launch the constructor or the call refuses, and nothing has moved") {
+TEST_CASE("without a launch the constructor or the call refuses on every rank, and nothing has moved") {
   const auto refusal_of = [](const auto& call) -> std::string {
     try {
       call();
@@ -145,35 +202,54 @@ TEST_CASE("without a launch the constructor or the call refuses, and nothing has
     }
     return "";
   };
-  const belay::host_pages memory(1 << 12);
-  const auto group_without = [&](bool belay::group_traits::* promise) {
-    belay::group_traits traits = belay::rehearsal::group::all_promises();
-    traits.rehearsed = false;
-    traits.*promise = false;
-    return belay::group(std::make_shared<test::group_of_one>(std::span(memory.data(), memory.size_bytes()), traits));
-  };
-  belay::parameter<float> weight{{"weight", {2}, belay::initial::constant(0)}};
-  const auto makes_buckets = [&](const belay::group& lacks) {
-    belay::gradient_buckets<float, belay::group> buckets{{{weight, 0}}, {{lacks}}, 1U << 20, 1};
-  };
-  CHECK(contains(refusal_of([&] { makes_buckets(group_without(&belay::group_traits::sums_alike)); }),
-                 "ranks that replicate a parameter update it with the same bits"));
-  CHECK(contains(refusal_of([&] { makes_buckets(group_without(&belay::group_traits::has_varying_counts)); }),
-                 "the ranks of a replica group own different numbers of gradients"));
-  std::array<float, 2> values{1, 2};
-  const std::array<std::size_t, 1> all{2};
-  const auto redistributes = [&](const belay::group& lacks) {
-    belay::sharded<float, belay::partial<belay::sum>, belay::group> sums{lacks, values, belay::shard_counts{all}};
-    static_cast<void>(belay::redistribute<belay::shard<0>>(std::move(sums)));
-  };
-  CHECK(contains(refusal_of([&] { redistributes(group_without(&belay::group_traits::sums_in_rank_order)); }), order));
-  CHECK(contains(refusal_of([&] { redistributes(group_without(&belay::group_traits::has_varying_counts)); }), counts));
-  CHECK(values == std::array<float, 2>{1, 2});
-  CHECK(contains(refusal_of([&] {
-                   belay::symmetric_heap<belay::group> heap(group_without(&belay::group_traits::addresses_peers),
-                                                            {.bytes = 4096});
-                 }),
-                 "a symmetric heap needs a group whose ranks can address each other's memory"));
+  for (int number = 0; number < rank_of_two::ranks; ++number) {
+    CAPTURE(number);
+    std::size_t calls = 0;
+    const auto rank_without = [&](bool belay::group_traits::* promise) {
+      return belay::rank(std::make_unique<rank_of_two>(number, promise, calls));
+    };
+    belay::parameter<float> weight{{"weight", {2}, belay::initial::constant(0)}};
+    const auto makes_buckets = [&](bool belay::group_traits::* promise) {
+      const belay::rank self = rank_without(promise);
+      belay::gradient_buckets<float, belay::group> buckets{{{weight, 0}}, {{self.world()}}, 1U << 20, 1};
+    };
+    CHECK(contains(refusal_of([&] { makes_buckets(&belay::group_traits::sums_alike); }),
+                   "ranks that replicate a parameter update it with the same bits"));
+    CHECK(contains(refusal_of([&] { makes_buckets(&belay::group_traits::has_varying_counts); }),
+                   "the ranks of a replica group own different numbers of gradients"));
+    std::array<float, 3> values{1, 2, 3};
+    const std::array<std::size_t, 2> split{2, 1};
+    const auto redistributes = [&](bool belay::group_traits::* promise) {
+      const belay::rank self = rank_without(promise);
+      belay::sharded<float, belay::partial<belay::sum>, belay::group> sums{self.world(), values,
+                                                                           belay::shard_counts{split}};
+      static_cast<void>(belay::redistribute<belay::shard<0>>(std::move(sums)));
+    };
+    const auto redistributes_over_mesh = [&](bool belay::group_traits::* promise) {
+      belay::rank self = rank_without(promise);
+      belay::mesh mesh{self, {.data = rank_of_two::ranks}};
+      std::array<float, 6> memory{};
+      const std::span<float> storage(memory);
+      belay::sharded<float, belay::partial<belay::sum, belay::axis::data>, belay::mesh> sums{mesh, {3}, values};
+      static_cast<void>(belay::redistribute<belay::shard<0, belay::axis::data>>(std::move(sums), storage));
+    };
+    for (const auto& [promise, sentence] : {std::pair(&belay::group_traits::sums_in_rank_order, order),
+                                            std::pair(&belay::group_traits::has_varying_counts, counts)}) {
+      CHECK(contains(refusal_of([&] { redistributes(promise); }), sentence));
+      CHECK(contains(refusal_of([&] { redistributes_over_mesh(promise); }), sentence));
+    }
+    CHECK(values == std::array<float, 3>{1, 2, 3});
+    const auto makes_experts = [&](bool belay::group_traits::* promise) {
+      const belay::rank self = rank_without(promise);
+      belay::symmetric_heap<belay::group> heap(self.world(), {.bytes = 4096});
+      belay::expert_exchange<float> experts{self.world(), heap, {.experts = 4, .k = 2, .hidden = 8, .capacity = 16}};
+    };
+    CHECK(contains(refusal_of([&] { makes_experts(&belay::group_traits::addresses_peers); }),
+                   "a symmetric heap needs a group whose ranks can address each other's memory"));
+    CHECK(contains(refusal_of([&] { makes_experts(&belay::group_traits::has_varying_counts); }),
+                   "the ranks of an expert exchange gather their counts with all_gather_v"));
+    CHECK(calls == 0);
+  }
 }
 
 TEST_CASE("a launch does not take the policy of a rehearsal") {

@@ -30,7 +30,7 @@ std::string one(const std::string& fields) { return "{\"a\":{" + fields + "}}"; 
 std::string typed(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return one("\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets);
 }
-std::string entry(const std::string& name, int begin, int end) {
+std::string tensor_entry(const std::string& name, int begin, int end) {
   return "\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(end - begin) + "],\"data_offsets\":[" +
          std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
@@ -47,10 +47,10 @@ bool oracle_accepts(const std::string& text, std::uint64_t data_bytes) {
   bool twice = false;
   std::vector<std::set<std::string>> open;
   const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    using kind = nlohmann::json::parse_event_t;
-    if (event == kind::object_start) open.emplace_back();
-    if (event == kind::object_end) open.pop_back();
-    if (event == kind::key && !open.back().insert(value.get<std::string>()).second) twice = true;
+    using parse_event = nlohmann::json::parse_event_t;
+    if (event == parse_event::object_start) open.emplace_back();
+    if (event == parse_event::object_end) open.pop_back();
+    if (event == parse_event::key && !open.back().insert(value.get<std::string>()).second) twice = true;
     return true;
   };
   const nlohmann::json root = nlohmann::json::parse(text, watch, false);
@@ -142,16 +142,16 @@ TEST_CASE("every rule of the header refuses its hostile case at the right byte")
   refused(typed("F4", "[3]", "[0,1]"), 1, 5, "ends inside a byte");
   refused(typed("F64", "[281474976710656,281474976710656]", "[0,0]"), 0, 5, "overflows");
   refused(typed("U8", "[3]", "[1,4]"), 4, 1, "begins at byte 1 of the data, the one before ends at 0");
-  refused("{" + entry("a", 0, 3) + "," + entry("b", 2, 4) + "}", 4, 53, "begins at byte 2");
-  refused("{" + entry("a", 0, 3) + "," + entry("b", 4, 5) + "}", 5, 53, "begins at byte 4");
-  refused("{" + entry("a", 0, 3) + "}", 4, 53, "take 3 bytes, the file holds 4");
-  refused("{" + entry("a", 0, 3) + "}", 2, 53, "take 3 bytes, the file holds 2");
-  refused("{" + entry("a", 0, 3) + "," + entry("a", 3, 4) + "}", 4, 53, "tensor a appears twice");
-  refused("{" + entry("a", 0, 3) + "," + entry("\\u0061", 3, 4) + "}", 4, 53, "tensor a appears twice");
-  refused("{" + entry("a..b", 0, 3) + "}", 3, 1, "holds \"..\"");
-  refused("{" + entry("a\\u0000", 0, 3) + "}", 3, 1, "NUL");
-  refused("{" + entry(std::string(4097, 'n'), 0, 3) + "}", 3, 1, "longer than 4096 bytes");
-  refused("{" + entry("a", 0, 3) + ",}", 3, 53, "expected a tensor's name");
+  refused("{" + tensor_entry("a", 0, 3) + "," + tensor_entry("b", 2, 4) + "}", 4, 53, "begins at byte 2");
+  refused("{" + tensor_entry("a", 0, 3) + "," + tensor_entry("b", 4, 5) + "}", 5, 53, "begins at byte 4");
+  refused("{" + tensor_entry("a", 0, 3) + "}", 4, 53, "take 3 bytes, the file holds 4");
+  refused("{" + tensor_entry("a", 0, 3) + "}", 2, 53, "take 3 bytes, the file holds 2");
+  refused("{" + tensor_entry("a", 0, 3) + "," + tensor_entry("a", 3, 4) + "}", 4, 53, "tensor a appears twice");
+  refused("{" + tensor_entry("a", 0, 3) + "," + tensor_entry("\\u0061", 3, 4) + "}", 4, 53, "tensor a appears twice");
+  refused("{" + tensor_entry("a..b", 0, 3) + "}", 3, 1, "holds \"..\"");
+  refused("{" + tensor_entry("a\\u0000", 0, 3) + "}", 3, 1, "NUL");
+  refused("{" + tensor_entry(std::string(4097, 'n'), 0, 3) + "}", 3, 1, "longer than 4096 bytes");
+  refused("{" + tensor_entry("a", 0, 3) + ",}", 3, 53, "expected a tensor's name");
   refused(one("\"dtype\":\"U8\",\"shape\":[1]"), 1, 5, "has no data_offsets");
   refused(one("\"dtype\":\"U8\",\"data_offsets\":[0,1]"), 1, 5, "has no shape");
   refused(one("\"shape\":[1],\"data_offsets\":[0,1]"), 1, 5, "has no dtype");
@@ -171,7 +171,7 @@ TEST_CASE("what the format allows is accepted, in whatever order and spacing") {
   CHECK(st::parse_header("{}", 0, "f").tensors.empty());
   const st::header read =
       st::parse_header("{ \"b\\u00e9\\ud83d\\ude00\" :\n{\"data_offsets\":[3,3],\"shape\":[0,9],\"dtype\":\"F64\"},\t" +
-                           entry("z", 0, 3) + ",\"__metadata__\":{\"k\":\"v\",\"e\":\"\"}, " +
+                           tensor_entry("z", 0, 3) + ",\"__metadata__\":{\"k\":\"v\",\"e\":\"\"}, " +
                            typed("F4", "[4]", "[3,5]").substr(1) + " \r\n ",
                        5, "f");
   REQUIRE(read.tensors.size() == 3);
@@ -181,7 +181,7 @@ TEST_CASE("what the format allows is accepted, in whatever order and spacing") {
   CHECK(read.tensors[2].elements() == 4);
   CHECK(read.metadata.size() == 2);
   // Writers of an optional value, as the reference implementation is one, have a null where there is none.
-  const st::header none = st::parse_header("{\"__metadata__\" : null ," + entry("a", 0, 3) + "}", 3, "f");
+  const st::header none = st::parse_header("{\"__metadata__\" : null ," + tensor_entry("a", 0, 3) + "}", 3, "f");
   CHECK(none.tensors.size() == 1);
   CHECK(none.metadata.empty());
 }
@@ -207,7 +207,7 @@ TEST_CASE("the lengths a file claims are checked against the file before anythin
   claims(little_endian(3) + "{}", "claims a header of 3 bytes and has 2 left");
   claims(little_endian(100'000'001) + "{}", "claims a header of 100000001 bytes");
   claims(little_endian(~std::uint64_t{0}) + "{}", "claims a header of 18446744073709551615 bytes");
-  const std::string whole = little_endian(53) + "{" + entry("a", 0, 3) + "}abc";
+  const std::string whole = little_endian(53) + "{" + tensor_entry("a", 0, 3) + "}abc";
   std::ofstream(path, std::ios::binary | std::ios::trunc) << whole;
   CHECK(st::reader(path).tensors().size() == 1);
   for (std::size_t length = 0; length < whole.size(); ++length) {  // cut anywhere
@@ -218,7 +218,8 @@ TEST_CASE("the lengths a file claims are checked against the file before anythin
 }
 
 TEST_CASE("parser and oracle agree on thousands of damaged headers") {
-  const std::string good = "{\"__metadata__\":{\"format\":\"pt\"}," + entry("a", 0, 3) + "," + entry("b\\n", 3, 3) +
+  const std::string good = "{\"__metadata__\":{\"format\":\"pt\"}," + tensor_entry("a", 0, 3) + "," +
+                           tensor_entry("b\\n", 3, 3) +
                            ",\"c\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[3,11]}}  ";
   REQUIRE(parser_accepts(good, 11));
   REQUIRE(oracle_accepts(good, 11));

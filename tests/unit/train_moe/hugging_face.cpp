@@ -26,7 +26,7 @@ struct folder {
   }
 };
 
-std::string read(const std::string& path) {
+std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -88,11 +88,11 @@ TEST_CASE("an export is imported again, and replaced by the next one, and nothin
   CHECK(dir.entries() == 1);
   CHECK(first_of(dir / "out") == 1.0F);
   CHECK(train_moe::differences(train_moe::model_import(dir / "out/", 16).config(), little()).empty());
-  const std::string before = read(dir / "out/model.safetensors");
+  const std::string before = text_of(dir / "out/model.safetensors");
   export_to(dir / "out/", little(), 2.0F);
   CHECK(first_of(dir / "out") == 2.0F);
   export_to(dir / "out", little(), 1.0F);
-  CHECK(read(dir / "out/model.safetensors") == before);
+  CHECK(text_of(dir / "out/model.safetensors") == before);
   CHECK(dir.entries() == 1);
   std::filesystem::create_directory(dir / "empty");
   export_to(dir / "empty", little(), 3.0F);
@@ -164,7 +164,7 @@ TEST_CASE("a folder that gets something else during the run is not replaced") {
   std::filesystem::create_directory(dir / "out");
   std::ofstream(dir / "out/notes.txt") << "mine";
   CHECK_THROWS_AS(out.commit(), belay::input_error);
-  CHECK(read(dir / "out/notes.txt") == "mine");
+  CHECK(text_of(dir / "out/notes.txt") == "mine");
 }
 
 TEST_CASE("missing, unexpected and misshapen tensors are named") {
@@ -219,7 +219,7 @@ TEST_CASE("of several files the index is compared with the config, and a rank ch
   };
   std::filesystem::remove(dir / "out/model-00001-of-00016.safetensors");  // whoever needs it says so
   CHECK(train_moe::model_import(dir / "out", 16).folder() == dir / "out");
-  const std::string text = read(index);
+  const std::string text = text_of(index);
   const auto with = [&](const std::string& was, const std::string& is) {
     std::string changed = text;
     changed.replace(changed.find(was), was.size(), is);

@@ -76,8 +76,8 @@ class described_product {
   }
 };
 
-/// A hash of all that the library tells of an algorithm, and of the library's version. A number that it does not tell is
-/// none.
+/// A hash of all that the library tells of an algorithm, and of the library's version. A number that it does not tell
+/// is none.
 [[nodiscard]] inline std::uint64_t word_of(const cublasLtMatmulAlgo_t& how) noexcept {
   fnv1a all;
   all.add(cublasLtGetVersion());

@@ -33,7 +33,7 @@
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/file_shards.hpp"
-#include "belay/train/optimizer/state_layout.hpp"
+#include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -260,7 +260,7 @@ void write(belay::tier_file<Calls>& file, std::uint64_t offset, const blocks& fr
   file.start_write(offset, from.all()).wait();
 }
 template <class Calls>
-void read(belay::tier_file<Calls>& file, std::uint64_t offset, const blocks& to) {
+void read_blocks(belay::tier_file<Calls>& file, std::uint64_t offset, const blocks& to) {
   file.start_read(offset, to.all()).wait();
 }
 

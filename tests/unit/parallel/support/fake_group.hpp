@@ -25,7 +25,7 @@
 
 namespace fake {
 
-/// What the ranks of one group share.
+/// The state that the ranks of one group share.
 class shared_state {
  public:
   explicit shared_state(std::size_t ranks) : data(ranks) {}
@@ -52,7 +52,7 @@ class shared_state {
   std::uint64_t round_ = 0;
 };
 
-/// What a rank has started, over all its groups.
+/// The operations that a rank has started, over all its groups.
 class queue final : public belay::completion_source {
  public:
   explicit queue(std::size_t capacity = 1024) { work_.reserve(capacity); }

@@ -177,7 +177,7 @@ struct batch {
   }
 };
 
-/// What training has given: by step, and the parameters by name.
+/// The results of a training: by step, and the parameters by name.
 struct trained {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<float>> values;

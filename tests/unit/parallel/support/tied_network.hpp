@@ -140,7 +140,7 @@ struct training {
   std::string exported = {};  // a folder for the weights, or none
 };
 
-/// What it has given. Values are those of every stage that has a parameter of the name, one after the other.
+/// The results of a training. Values are those of every stage that has a parameter of the name, one after the other.
 struct trained {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<std::vector<float>>> values;

@@ -141,7 +141,7 @@ struct layer {
   }
 };
 
-/// The same layer over all tokens, densely: no dispatch, no grouping, gradients by the chain rule a token.
+/// That layer over all tokens, densely: no dispatch, no grouping, gradients by the chain rule a token.
 template <class T>
 struct dense {
   std::vector<T> y, dx;

@@ -93,7 +93,7 @@ struct result {
   bool operator==(const result& other) const { return losses == other.losses && norms == other.norms; }
 };
 
-/// Who updates: AdamW, or a kernel of the trainer's own through `store.update`.
+/// The optimizer: AdamW, or a kernel of the trainer's own through `store.update`.
 enum class updated { by_adamw, by_own_kernel };
 struct own_descent {
   float* value;

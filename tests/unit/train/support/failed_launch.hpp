@@ -68,8 +68,8 @@ struct device_calls {
   std::size_t trained = 0;
   std::vector<double> losses;
 };
-/// The same of call `k` of a device, by any rank. What ends something throws nothing, as when it waits for what is
-/// queued, nor what comes after the training: then that was as usual.
+/// Checks that an injected failure of call `k` of a device, by any rank, was named. What ends something throws nothing,
+/// as when it waits for what is queued, nor what comes after the training: then that was as usual.
 inline void check_device(const thrown& got, const device_calls& made, std::uint64_t k, const device_calls& usual) {
   if (made.names.size() < k) return;  // threads have made fewer this time
   const std::string& call = made.names[k - 1];

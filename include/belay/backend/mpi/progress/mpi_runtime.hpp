@@ -13,13 +13,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 
@@ -121,7 +121,7 @@ class mpi_runtime {
 
   /// Finalises what was initialised here. Waits for the other ranks to finalise; where that does not end within
   /// `limit`, prints that, after `report` (may be empty), and aborts the job, after `before_abort()`.
-  void finalise(clock::duration limit, const std::string& report, const std::function<void()>& before_abort) {
+  void finalise(clock::duration limit, const std::string& report, function_ref<void()> before_abort) {
     if (!owns_ || finalised_) return;
     finalised_ = true;
     std::mutex mutex;
