@@ -37315,7 +37315,9 @@ BELAY_DECL schedule_choice choose(std::size_t micro_batches, std::span<const std
   std::vector<schedule_candidate> fitting;
   std::optional<schedule_candidate> least;
   std::vector<schedule_choice::refused_schedule> refused;
-  const auto leave_out = [&](const std::string& name, std::string why) { refused.push_back({name, std::move(why), 0}); };
+  const auto leave_out = [&](const std::string& name, std::string why) {
+    refused.push_back({name, std::move(why), 0});
+  };
   const auto consider = [&](schedule_candidate found) {
     if (!least || found.excess < least->excess) least = found;
     if (found.excess > 0) return leave_out(found.name, explain_memory(found.worst));
