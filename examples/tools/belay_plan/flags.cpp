@@ -117,8 +117,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--schedule", schedule,
                  "order of the micro-batches over the pipeline; greedy makes one by the predicted times within the "
-                 "budget, auto "
-                 "chooses what is shortest")
+                 "budget, auto chooses what is shortest")
       ->type_name(std::string(schedule_words));
   app.add_option("--offload", offload, "what lives in a lower tier")
       ->type_name("optimizer[:TIER],parameters[:TIER],gradients[:TIER],activations[:TIER]");
